@@ -1,0 +1,54 @@
+# Few targets; `make help` lists them. Each sets up what it needs.
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench deb lock clean
+BIN := .venv/bin
+SETUP := packaging/setup
+PACKAGES := protocol drivers agent control_plane simulators rackwright
+TYPED := $(PACKAGES) tests benchmarks
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: .venv/.installed .peers/.installed ## a control plane, a site agent and a small site, every operation, nothing left running
+	@$(SETUP)/debian-packages.sh demo
+	@$(BIN)/python packaging/demo
+
+test: .venv/.installed .peers/.installed ## everything that must pass: lint, types, and all tests
+	@$(SETUP)/debian-packages.sh test
+	@$(MAKE) --no-print-directory lint
+	@$(BIN)/pytest -q $(PYTEST)
+
+check: .venv/.installed ## format, lint, types and the fast tests
+	@$(BIN)/ruff format .
+	@$(MAKE) --no-print-directory lint
+	@$(BIN)/pytest -q -m "not e2e" $(PYTEST)
+
+.PHONY: lint
+lint:
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy --no-error-summary $(TYPED)
+	@$(BIN)/mypy --no-error-summary packaging/demo
+
+bench: .venv/.installed .peers/.installed ## one JSON line per benchmark; ONLY=name for one of them
+	@$(SETUP)/debian-packages.sh bench
+	@$(BIN)/python -m benchmarks $(ONLY)
+
+deb: .venv/.installed ## dist/*.deb, and a try in a clean Debian where root allows it
+	@$(SETUP)/debian-packages.sh deb
+	@packaging/deb/build.sh
+	@packaging/deb/try.sh
+
+lock: ## renews requirements/*.txt (needs uv)
+	@$(SETUP)/lock.sh
+
+clean: ## removes what the other targets made
+	rm -rf .venv .peers build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+.venv/.installed: requirements/dev.txt pyproject.toml
+	@$(SETUP)/debian-packages.sh python
+	@$(SETUP)/venv.sh .venv requirements/dev.txt .
+
+.peers/.installed: requirements/peers.txt
+	@$(SETUP)/debian-packages.sh python
+	@$(SETUP)/venv.sh .peers requirements/peers.txt

@@ -1,0 +1,50 @@
+#!/bin/sh
+# Installs the Debian packages that a target uses, as root; otherwise says what stands in for each.
+# Usage: debian-packages.sh PURPOSE   (python, demo, test, bench, deb)
+set -eu
+
+case "$1" in
+python) packages="python3-venv" ;;
+demo) packages="openipmi ipmitool" ;;
+test) packages="openipmi ipmitool postgresql" ;;
+bench) packages="ipmitool postgresql" ;;
+deb) packages="dpkg-dev mmdebstrap systemd-container" ;;
+*)
+    echo "unknown purpose: $1" >&2
+    exit 2
+    ;;
+esac
+
+stand_in() {
+    case "$1" in
+    openipmi) echo "our own IPMI peer stands in for ipmi_sim" ;;
+    ipmitool) echo "what is held against ipmitool is left out" ;;
+    postgresql) echo "the tests on PostgreSQL are left out; SQLite is still tested" ;;
+    *) echo "this target needs it" ;;
+    esac
+}
+
+missing=""
+for package in $packages; do
+    if ! dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'install ok installed'; then
+        missing="$missing $package"
+    fi
+done
+[ -n "$missing" ] || exit 0
+
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    echo "Installing the Debian packages:$missing"
+    log=$(mktemp)
+    # shellcheck disable=SC2086
+    if { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $missing; } \
+        >"$log" 2>&1; then
+        rm -f "$log"
+        exit 0
+    fi
+    tail -n 5 "$log" >&2
+    rm -f "$log"
+    echo "They could not be installed." >&2
+fi
+for package in $missing; do
+    echo "Without the Debian package $package: $(stand_in "$package")."
+done

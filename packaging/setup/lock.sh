@@ -1,0 +1,17 @@
+#!/bin/sh
+# Renews requirements/*.txt from pyproject.toml, with hashes. Needs uv.
+set -eu
+cd "$(dirname "$0")/../.."
+
+compile() {
+    output=$1
+    shift
+    uv pip compile --quiet --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
+        --python-version 3.11 --output-file "requirements/$output.txt" "$@"
+}
+
+compile dev --all-extras --group dev pyproject.toml
+for extra in agent control-plane simulators; do
+    compile "$extra" --extra "$extra" --constraint requirements/dev.txt pyproject.toml
+done
+compile peers --group peers

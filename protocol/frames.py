@@ -1,0 +1,271 @@
+"""Frames: the messages between an agent and the control plane, as JSON text on one websocket.
+
+The version is agreed twice: by the websocket subprotocol (`rackwright.agent.v1`), and by `hello.protocol` and
+`welcome.protocol`, the minor version that each side speaks. Unknown fields are ignored; a frame of an unknown type
+is answered with an `error` frame, and the connection goes on. Binary frames carry console bytes: the 26 characters
+of the stream's id, then the bytes.
+
+A connection, from the agent's side:
+
+    hello ─►            who I am, and every command that my journal holds
+    ◄─ welcome          your session; which held commands are settled and may be forgotten
+    ◄─ command          something to do, by an id that is never used again
+    accepted ─►         it is durable here; I will do it at most once
+    started ─►          I begin (implies accepted)
+    progress ─►         how far
+    finished ─►         how it ended
+    ◄─ settled          I have it, durably: forget it
+    ◄─ cancel           stop it if it can be stopped
+"""
+
+from typing import Final
+
+import msgspec
+
+from protocol.commands import Ending, JournalState
+from protocol.errors import ProtocolError
+
+__all__ = [
+    "JOIN_SUBPROTOCOL",
+    "MAX_FRAME_BYTES",
+    "PROTOCOL_MINOR",
+    "SUBPROTOCOL",
+    "Accepted",
+    "AgentFrame",
+    "Cancel",
+    "CertificateIssued",
+    "CertificateRequest",
+    "Command",
+    "ControlFrame",
+    "ErrorFrame",
+    "Finished",
+    "Goodbye",
+    "Held",
+    "Hello",
+    "JoinRefused",
+    "JoinRequest",
+    "Joined",
+    "Progress",
+    "Settled",
+    "Started",
+    "Welcome",
+    "decode_agent_frame",
+    "decode_control_frame",
+    "decode_join_answer",
+    "encode",
+]
+
+SUBPROTOCOL: Final = "rackwright.agent.v1"
+JOIN_SUBPROTOCOL: Final = "rackwright.join.v1"
+PROTOCOL_MINOR: Final = 0
+"""Grows with each addition to version 1 that the other side should know of."""
+MAX_FRAME_BYTES: Final = 1 << 20
+"""Larger things go in chunks or over HTTP."""
+
+
+class _Frame(msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag_field="type", omit_defaults=True):
+    pass
+
+
+# From the agent
+
+
+class Held(msgspec.Struct, frozen=True, rename="camel"):
+    """A command that the agent's journal holds."""
+
+    id: str
+    state: JournalState
+
+
+class Hello(_Frame, frozen=True, kw_only=True, tag="hello"):
+    """The first frame of a connection."""
+
+    agent_id: str
+    role: str
+    """site, ramdisk or daemon."""
+    boot_id: str
+    """The kernel's boot id: the one proof that a machine really restarted."""
+    journal_id: str
+    """Made with the journal's file. Another one means that the old journal's knowledge is gone."""
+    version: str
+    protocol: int = PROTOCOL_MINOR
+    host_name: str = ""
+    drivers: dict[str, list[str]] = {}
+    """Each driver, and the operations that this agent's copy of it has."""
+    held: list[Held] = []
+
+
+class Accepted(_Frame, frozen=True, kw_only=True, tag="accepted"):
+    """The command is durable in the journal; or, of a repeated id: still not begun."""
+
+    id: str
+
+
+class Started(_Frame, frozen=True, kw_only=True, tag="started"):
+    """The command is begun; the journal said so first."""
+
+    id: str
+
+
+class Progress(_Frame, frozen=True, kw_only=True, tag="progress"):
+    """How far a command is. May be lost or thinned out; never needed."""
+
+    id: str
+    message: str
+    percent: float | None = None
+
+
+class Finished(_Frame, frozen=True, kw_only=True, tag="finished"):
+    """How the command ended. Repeated after every reconnect until it is settled."""
+
+    id: str
+    ending: Ending
+
+
+class CertificateRequest(_Frame, frozen=True, kw_only=True, tag="certificateRequest"):
+    """A new key wants a certificate; sent at half the old one's life."""
+
+    csr: str
+
+
+# From the control plane
+
+
+class Welcome(_Frame, frozen=True, kw_only=True, tag="welcome"):
+    """The answer to hello."""
+
+    session_id: str
+    protocol: int = PROTOCOL_MINOR
+    settled: list[str] = []
+    """Held commands whose ending the control plane has, or that it never knew: forget them."""
+    reconnect_spread_ms: int = 5_000
+    """How widely to spread a reconnect; grows with the number of agents that would come back at once."""
+
+
+class Command(_Frame, frozen=True, kw_only=True, tag="command"):
+    """Something to do. A repeated id is answered from the journal, never done again."""
+
+    id: str
+    kind: str
+    payload: dict[str, object]
+    remaining_ms: int
+    """Time left until it is of no use any more. Relative, since clocks on BMC networks lie."""
+
+
+class Cancel(_Frame, frozen=True, kw_only=True, tag="cancel"):
+    id: str
+    reason: str = ""
+
+
+class Settled(_Frame, frozen=True, kw_only=True, tag="settled"):
+    """These endings are durable in the control plane."""
+
+    ids: list[str]
+
+
+class CertificateIssued(_Frame, frozen=True, kw_only=True, tag="certificateIssued"):
+    certificate: str
+    """PEM."""
+    ca: str
+    """PEM of every root to trust from now on."""
+
+
+class Goodbye(_Frame, frozen=True, kw_only=True, tag="goodbye"):
+    """The control plane closes the connection on purpose."""
+
+    reason: str
+    retry_after_ms: int | None = None
+    """Null: do not come back before an operator acted (a revoked agent)."""
+
+
+# From either side
+
+
+class ErrorFrame(_Frame, frozen=True, kw_only=True, tag="error"):
+    """The other side sent something that could not be taken."""
+
+    message: str
+    about: str = ""
+    """The type, or the id, that it is about."""
+
+
+# Joining, on a connection of its own (JOIN_SUBPROTOCOL)
+
+
+class JoinRequest(_Frame, frozen=True, kw_only=True, tag="join"):
+    token_id: str
+    secret: str
+    csr: str
+    host_name: str = ""
+    version: str = ""
+
+    def __repr__(self) -> str:
+        return f"JoinRequest(token_id={self.token_id!r}, secret=***)"
+
+
+class Joined(_Frame, frozen=True, kw_only=True, tag="joined"):
+    agent_id: str
+    role: str
+    site: str
+    certificate: str
+    ca: str
+
+
+class JoinRefused(_Frame, frozen=True, kw_only=True, tag="refused"):
+    message: str
+
+
+AgentFrame = Hello | Accepted | Started | Progress | Finished | CertificateRequest | ErrorFrame
+ControlFrame = Welcome | Command | Cancel | Settled | CertificateIssued | Goodbye | ErrorFrame
+
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What bytes can make of a decoder; the last one by nesting without end."""
+_encoder = msgspec.json.Encoder()
+_agent_decoder = msgspec.json.Decoder(AgentFrame)
+_control_decoder = msgspec.json.Decoder(ControlFrame)
+_join_decoder = msgspec.json.Decoder(Joined | JoinRefused)
+
+
+class _Envelope(msgspec.Struct, frozen=True):
+    type: str = ""
+    id: str = ""
+
+
+def encode(frame: msgspec.Struct) -> bytes:
+    """UTF-8 JSON, ready for a text frame."""
+    return _encoder.encode(frame)
+
+
+def decode_agent_frame(data: bytes | str) -> AgentFrame:
+    """A frame from an agent. Raises ProtocolError that says what was wrong and about which frame."""
+    try:
+        return _agent_decoder.decode(data)
+    except _UNREADABLE as error:
+        raise _refusal(data, error) from error
+
+
+def decode_control_frame(data: bytes | str) -> ControlFrame:
+    """A frame from the control plane. Raises ProtocolError as above."""
+    try:
+        return _control_decoder.decode(data)
+    except _UNREADABLE as error:
+        raise _refusal(data, error) from error
+
+
+def decode_join_answer(data: bytes | str) -> Joined | JoinRefused:
+    """The answer to a JoinRequest. Raises ProtocolError as above."""
+    try:
+        return _join_decoder.decode(data)
+    except _UNREADABLE as error:
+        raise _refusal(data, error) from error
+
+
+def _refusal(data: bytes | str, error: Exception) -> ProtocolError:
+    try:
+        envelope = msgspec.json.decode(data, type=_Envelope)
+    except _UNREADABLE:
+        return ProtocolError(f"the frame is not JSON of the expected shape: {error}")
+    about = envelope.id or envelope.type
+    if "Invalid value" in str(error) and "$.type" in str(error):
+        return ProtocolError(f"this version knows no frame of type {envelope.type!r}", about=about)
+    return ProtocolError(f"the {envelope.type or 'untyped'} frame cannot be read: {error}", about=about)
