@@ -1,0 +1,1 @@
+"""Fake BMCs for tests, trials and the demo site; no other room imports this one."""
