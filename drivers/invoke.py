@@ -1,0 +1,255 @@
+"""Calls one operation on one machine: looks it up, validates, waits for the machine's lane, and types every failure.
+
+Per machine one change is under way at a time and a few reads beside it, whoever asks: BMCs are small computers.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from drivers.breaker import Breaker
+from drivers.detect import detect
+from drivers.driver import Call, Connection, Driver, Environment, ProgressListener, method_name, no_listener
+from drivers.registry import load
+from drivers.target import Target
+from protocol.errors import ErrorCode, OperationError
+from protocol.operations import Operation, Repeat, find
+from protocol.shapes import Arguments
+from protocol.validation import check
+
+__all__ = ["Drivers", "Reply", "Turn", "ainvoke", "invoke"]
+
+_log = logging.getLogger("drivers.invoke")
+_READS_PER_MACHINE = 4
+_GRACE = 5.0
+"""Seconds past the deadline before an operation that did not stop by itself is cut off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An operation's result as JSON values, and what was seen on the way (`Ending.observed`)."""
+
+    result: dict[str, object]
+    observed: dict[str, str]
+
+
+@dataclass(slots=True)
+class _Lane:
+    change: asyncio.Lock
+    reads: asyncio.Semaphore
+    users: int = 0
+
+
+class Turn:
+    """A machine's lane, held for one operation: nothing of that kind runs on it beside."""
+
+    def __init__(self, drivers: "Drivers", target: Target, operation: Operation) -> None:
+        self._drivers = drivers
+        self._target = target
+        self._operation = operation
+
+    async def run(
+        self,
+        arguments: Mapping[str, object],
+        *,
+        timeout: float | None = None,
+        progress: ProgressListener | None = None,
+    ) -> Reply:
+        """Does it. Raises OperationError only; a cancelled task stays cancelled.
+
+        `timeout`: seconds for the whole operation; the table's default otherwise. After TIMEOUT or OUTCOME_UNKNOWN
+        the machine must be looked at before anything is sent again.
+        """
+        checked = _checked(self._operation, arguments)
+        return await self._execute(checked, self._operation.repeat_for(arguments), timeout, progress)
+
+    async def _execute(
+        self, checked: Arguments, repeat: Repeat, timeout: float | None, progress: ProgressListener | None
+    ) -> Reply:
+        operation = self._operation
+        seconds = operation.timeout if timeout is None else timeout
+        call = Call(operation.id, asyncio.get_running_loop().time() + seconds, progress or no_listener)
+        try:
+            async with asyncio.timeout(seconds + _GRACE):
+                result = await self._call(checked, call)
+        except TimeoutError:
+            once = repeat is Repeat.ONCE
+            raise OperationError(
+                ErrorCode.OUTCOME_UNKNOWN if once else ErrorCode.TIMEOUT,
+                f"{operation.id} on {self._target.address} did not end within {seconds:g} s"
+                + ("; it may have happened: read the machine's state before repeating it" if once else ""),
+            ) from None
+        return Reply(msgspec.to_builtins(result), call.observed)
+
+    async def _call(self, arguments: Arguments, call: Call) -> object:
+        name = method_name(self._operation)
+        try:
+            driver = await self._drivers.driver_for(self._target)
+            handler = driver.concerns.get(self._operation.concern)
+            if handler is None or not hasattr(handler, name):
+                raise OperationError(ErrorCode.UNSUPPORTED, f"the {driver.name} driver has no {self._operation.id}")
+            connection = self._drivers.connection(driver, self._target)
+            return await getattr(handler(connection), name)(arguments, call)
+        except OperationError:
+            raise
+        except Exception as error:
+            # A fault of ours, or a BMC's answer that no parser foresaw: it must reach the operator as what it is.
+            _log.exception("%s on %s failed unexpectedly", self._operation.id, self._target.address)
+            raise OperationError(
+                ErrorCode.BMC_ERROR,
+                f"{self._operation.id} on {self._target.address} failed in the driver: "
+                f"{type(error).__name__}: {error}",
+            ) from error
+
+
+class Drivers:
+    """The connections of one process to its machines; as a context manager it logs out everywhere at the end."""
+
+    def __init__(self, breaker: Breaker | None = None, pins: dict[str, str] | None = None) -> None:
+        self.environment = Environment(breaker or Breaker(), {} if pins is None else pins)
+        self._connections: dict[tuple[str, str], tuple[tuple[str, str], Connection]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._lanes: dict[str, _Lane] = {}
+        self._detected: dict[str, str] = {}
+
+    async def __aenter__(self) -> "Drivers":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Ends every session at its BMC."""
+        connections, self._connections = list(self._connections.values()), {}
+        await asyncio.gather(*(connection.aclose() for _, connection in connections), *self._closing)
+
+    async def invoke(
+        self,
+        target: Target,
+        operation: str,
+        arguments: Mapping[str, object] | None = None,
+        *,
+        timeout: float | None = None,
+        progress: ProgressListener | None = None,
+    ) -> dict[str, object]:
+        """One operation, its result as JSON values. Raises OperationError.
+
+        `timeout` counts the wait for the machine's lane too; when that alone takes it all, the error is BUSY and
+        nothing was sent.
+        """
+        arguments = arguments or {}
+        row = find(operation)
+        checked, repeat = _checked(row, arguments), row.repeat_for(arguments)
+        seconds = row.timeout if timeout is None else timeout
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + seconds
+        async with self.turn(target, operation, arguments, wait=seconds) as turn:
+            return (await turn._execute(checked, repeat, max(0.0, deadline - clock()), progress)).result
+
+    @contextlib.asynccontextmanager
+    async def turn(
+        self, target: Target, operation: str, arguments: Mapping[str, object], *, wait: float | None = None
+    ) -> AsyncIterator[Turn]:
+        """Waits for the machine's lane and holds it: first come, first served; reads pass a change under way.
+
+        Raises OperationError BUSY when the lane is not free within `wait` seconds.
+        """
+        row = find(operation)
+        lane = self._lanes.get(target.lane_key)
+        if lane is None:
+            lane = self._lanes[target.lane_key] = _Lane(asyncio.Lock(), asyncio.Semaphore(_READS_PER_MACHINE))
+        lane.users += 1
+        try:
+            place = lane.reads if row.repeat_for(arguments) is Repeat.READ else lane.change
+            await _acquire(place, None if lane.users == 1 else wait, row, target)
+            try:
+                yield Turn(self, target, row)
+            finally:
+                place.release()
+        finally:
+            lane.users -= 1
+            if not lane.users:
+                self._lanes.pop(target.lane_key, None)
+
+    def connection(self, driver: Driver, target: Target) -> Connection:
+        """The one connection to this BMC; a changed credential or trust makes a new one, and logs the old one out."""
+        place = (driver.name, target.endpoint)
+        key = (target.credential_key, str(target.tls))
+        found = self._connections.get(place)
+        if found is None or found[0] != key:
+            if found is not None:
+                self._retire(found[1])
+            found = self._connections[place] = (key, driver.connect(target, self.environment))
+        return found[1]
+
+    def _retire(self, connection: Connection) -> None:
+        """Logs out a connection whose credential or trust was replaced, without making anybody wait for it."""
+        task = asyncio.get_running_loop().create_task(connection.aclose())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def driver_for(self, target: Target) -> Driver:
+        """The target's driver; a bare host is asked once which protocol it speaks."""
+        name = target.driver_name or self._detected.get(target.endpoint)
+        if name is None:
+            name = self._detected[target.endpoint] = await detect(target)
+        return load(name)
+
+
+def _checked(operation: Operation, arguments: Mapping[str, object]) -> Arguments:
+    """Raises OperationError INVALID_ARGUMENT that names every fault, so that nobody waits to hear the next one."""
+    checked, issues = check(operation.arguments, dict(arguments))
+    if checked is None:
+        raise OperationError(
+            ErrorCode.INVALID_ARGUMENT,
+            f"{operation.id}: " + "; ".join(str(issue) for issue in issues),
+            details={"issues": [msgspec.to_builtins(issue) for issue in issues]},
+        )
+    return checked
+
+
+async def _acquire(
+    place: asyncio.Lock | asyncio.Semaphore, wait: float | None, operation: Operation, target: Target
+) -> None:
+    """Waits for its turn, first come, first served; `wait` None has no end."""
+    if wait is None:
+        await place.acquire()
+        return
+    try:
+        async with asyncio.timeout(wait):
+            await place.acquire()
+    except TimeoutError:
+        raise OperationError(
+            ErrorCode.BUSY,
+            f"{operation.id} waited {wait:g} s while other operations on {target.address} were under way; "
+            "nothing was sent",
+        ) from None
+
+
+async def ainvoke(
+    target: Target, operation: str, arguments: Mapping[str, object] | None = None, **options: Any
+) -> dict[str, object]:
+    """One operation with a connection of its own, closed afterwards. For several, keep a `Drivers`."""
+    async with Drivers() as drivers:
+        return await drivers.invoke(target, operation, arguments, **options)
+
+
+def invoke(
+    target: Target,
+    operation: str,
+    arguments: Mapping[str, object] | None = None,
+    *,
+    timeout: float | None = None,
+    progress: ProgressListener | None = None,
+) -> dict[str, object]:
+    """The same for code without an event loop. Raises OperationError."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(ainvoke(target, operation, arguments, timeout=timeout, progress=progress))
+    raise RuntimeError("an event loop is running here: await drivers.ainvoke(...) instead")
