@@ -1,6 +1,7 @@
 """`rackwright simulate ipmi`: fake IPMI BMCs on UDP ports until a signal ends them."""
 
 import asyncio
+import contextlib
 import logging
 import signal
 from pathlib import Path
@@ -12,6 +13,7 @@ from simulators.ipmi.bmc import IpmiBmc
 from simulators.ipmi.ciphers import SUITES
 from simulators.ipmi.faults import FaultError, FaultRule, load_faults
 from simulators.ipmi.identity import Identity
+from simulators.ipmi.journal_file import JournalFile
 from simulators.ipmi.server import IpmiFleet
 
 log = logging.getLogger(__name__)
@@ -70,6 +72,11 @@ def _password(context: click.Context, parameter: click.Parameter, value: Path | 
 )
 @click.option("--suites", default="3,17", show_default=True, callback=_suites, help="Cipher suites offered.")
 @click.option("--off", is_flag=True, help="Machines that are off at the start.")
+@click.option(
+    "--journal",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File to write down in, as JSON lines, what the BMCs were asked and what their machines did.",
+)
 def ipmi(
     host: str,
     port: int,
@@ -81,6 +88,7 @@ def ipmi(
     faults: Path | None,
     suites: tuple[int, ...],
     off: bool,
+    journal: Path | None,
 ) -> None:
     """Fake IPMI 2.0 BMCs (RMCP+), each with a machine behind it.
 
@@ -103,12 +111,17 @@ def ipmi(
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     try:
-        asyncio.run(_serve(fleet, faults))
+        journal_file = None if journal is None else JournalFile(journal)
+    except OSError as error:
+        raise click.ClickException(f"cannot write {journal}: {error.strerror}: choose another --journal") from error
+    try:
+        with journal_file or contextlib.nullcontext():
+            asyncio.run(_serve(fleet, faults, journal_file))
     except OSError as error:
         raise click.ClickException(f"cannot listen: {error}: choose another --host or --port") from error
 
 
-async def _serve(fleet: IpmiFleet, faults: Path | None) -> None:
+async def _serve(fleet: IpmiFleet, faults: Path | None, journal: JournalFile | None) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -116,7 +129,10 @@ async def _serve(fleet: IpmiFleet, faults: Path | None) -> None:
     loop.add_signal_handler(signal.SIGHUP, lambda: _reload(fleet, faults))
     async with fleet:
         for server in fleet.servers:
-            click.echo(f"{server.host}:{server.port}")
+            name = f"{server.host}:{server.port}"
+            if journal is not None:
+                journal.follow(server.bmc, name)
+            click.echo(name)
         await stop.wait()
 
 

@@ -1,0 +1,157 @@
+"""Tasks: work that outlives its request (DSP0266, Asynchronous operations; Task schema)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from simulators.redfish.documents import Answer, JsonObject, linked_path, path_key
+from simulators.redfish.errors import Message, RedfishError, not_found, success_document
+from simulators.redfish.machine import Machine
+from simulators.redfish.routes import Call, Routes
+from simulators.redfish.timeline import Scheduled
+
+DEFAULT_SERVICE = "/redfish/v1/TaskService"
+
+
+class TaskState(StrEnum):
+    """`Task.TaskState` of the Redfish schema, those that this engine uses."""
+
+    NEW = "New"
+    STARTING = "Starting"
+    RUNNING = "Running"
+    COMPLETED = "Completed"
+    EXCEPTION = "Exception"
+    CANCELLED = "Cancelled"
+
+
+ENDED = {TaskState.COMPLETED, TaskState.EXCEPTION, TaskState.CANCELLED}
+# The way of a task: the share of its time that has passed, the state it then has, and its per cent.
+STAGES = (
+    (0.0, TaskState.STARTING, 0),
+    (0.1, TaskState.RUNNING, 10),
+    (0.4, TaskState.RUNNING, 40),
+    (0.7, TaskState.RUNNING, 70),
+)
+
+
+class TaskFailed(Exception):
+    """Raised by the work of a task: the task ends in Exception with this text."""
+
+
+@dataclass(slots=True)
+class RunningTask:
+    path: str
+    monitor: str
+    work: Callable[[], None]
+    state: TaskState = TaskState.NEW
+    scheduled: list[Scheduled] = field(default_factory=list)
+
+
+class TaskEngine:
+    """Starts tasks, moves them along the timeline, and answers for their monitors."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        service = linked_path(machine.store.tree.root, "Tasks") or DEFAULT_SERVICE
+        self.service = service.rstrip("/")
+        self.collection = (linked_path(machine.store.document(service), "Tasks") or f"{self.service}/Tasks").rstrip(
+            "/"
+        )
+        self.running: dict[str, RunningTask] = {}
+
+    def register(self, routes: Routes) -> None:
+        routes.deletions["Task"] = self.cancel
+
+    def start(self, name: str, work: Callable[[], None], seconds: float | None = None) -> Answer:
+        """Starts a task that does `work` at its end: 202 with the monitor in Location and the task as body."""
+        number = self.machine.store.free_id(self.collection)
+        task = RunningTask(f"{self.collection}/{number}", f"{self.service}/TaskMonitors/{number}", work)
+        document: JsonObject = {
+            "@odata.type": "#Task.v1_7_4.Task",
+            "@odata.id": task.path,
+            "Id": number,
+            "Name": name,
+            "TaskState": TaskState.NEW.value,
+            "TaskStatus": "OK",
+            "PercentComplete": 0,
+            "StartTime": timestamp(),
+            "TaskMonitor": task.monitor,
+            "Messages": [],
+        }
+        if self.machine.store.find(self.collection) is not None:
+            self.machine.store.add_member(self.collection, document)
+        else:
+            self.machine.store.put(task.path, document)
+        self.running[path_key(task.monitor)] = task
+        total = self.machine.options.task_seconds if seconds is None else seconds
+        for share, state, percent in STAGES:
+            self._at(task, share * total, state, percent)
+        task.scheduled.append(self.machine.timeline.after(total, lambda: self._finish(task)))
+        headers = {"Location": task.monitor, "OData-Version": "4.0"}
+        if total > 0:
+            headers["Retry-After"] = str(max(1, round(total / 10)))
+        return Answer.of(202, self.machine.store.document(task.path), headers)
+
+    def monitor(self, path: str) -> Answer | None:
+        """The answer of a task monitor: 202 while the task runs, then its result; None for other paths."""
+        task = self.running.get(path_key(path))
+        if task is None:
+            return None
+        if task.state not in ENDED:
+            return Answer.of(
+                202, self.machine.store.document(task.path), {"Location": task.monitor, "OData-Version": "4.0"}
+            )
+        if task.state is TaskState.COMPLETED:
+            return Answer.of(200, success_document(), {"OData-Version": "4.0"})
+        messages = (self.machine.store.document(task.path) or {}).get("Messages") or [{}]
+        text = str(messages[-1].get("Message", "The task did not complete."))
+        return RedfishError(500, Message("GeneralError", text, "Critical")).answer()
+
+    def cancel(self, call: Call) -> Answer:
+        """DELETE of a task: one that runs is cancelled, one that has ended is forgotten."""
+        for key, task in list(self.running.items()):
+            if path_key(task.path) != path_key(call.path):
+                continue
+            if task.state in ENDED:
+                del self.running[key]
+                self.machine.store.remove_member(self.collection, task.path)
+            else:
+                for scheduled in task.scheduled:
+                    scheduled.cancel()
+                self._show(task, TaskState.CANCELLED, None, "Warning")
+            return Answer(204)
+        raise not_found(call.path)
+
+    def _at(self, task: RunningTask, seconds: float, state: TaskState, percent: int) -> None:
+        task.scheduled.append(self.machine.timeline.after(seconds, lambda: self._show(task, state, percent, "OK")))
+
+    def _finish(self, task: RunningTask) -> None:
+        try:
+            task.work()
+        except TaskFailed as failure:
+            self._show(task, TaskState.EXCEPTION, None, "Critical", Message("GeneralError", str(failure), "Critical"))
+        else:
+            self._show(task, TaskState.COMPLETED, 100, "OK", Message("Success", "The task was carried out.", "OK"))
+
+    def _show(
+        self, task: RunningTask, state: TaskState, percent: int | None, status: str, message: Message | None = None
+    ) -> None:
+        task.state = state
+
+        def show(document: JsonObject) -> None:
+            document["TaskState"], document["TaskStatus"] = state.value, status
+            if percent is not None:
+                document["PercentComplete"] = percent
+            if message is not None:
+                document["Messages"] = [*document["Messages"], message.document()]
+            if state in ENDED:
+                document["EndTime"] = timestamp()
+
+        if self.machine.store.find(task.path) is not None:
+            self.machine.store.edit(task.path, show)
+
+
+def timestamp() -> str:
+    """Now, as Redfish writes dates."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
