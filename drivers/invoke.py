@@ -13,8 +13,9 @@ from typing import Any
 import msgspec
 
 from drivers.breaker import Breaker
+from drivers.connections import Connections
 from drivers.detect import detect
-from drivers.driver import Call, Connection, Driver, Environment, ProgressListener, method_name, no_listener
+from drivers.driver import Call, Driver, Environment, ProgressListener, method_name, no_listener
 from drivers.registry import load
 from drivers.target import Target
 from protocol.errors import ErrorCode, OperationError
@@ -93,8 +94,8 @@ class Turn:
             handler = driver.concerns.get(self._operation.concern)
             if handler is None or not hasattr(handler, name):
                 raise OperationError(ErrorCode.UNSUPPORTED, f"the {driver.name} driver has no {self._operation.id}")
-            connection = self._drivers.connection(driver, self._target)
-            return await getattr(handler(connection), name)(arguments, call)
+            with self._drivers.connections.use(driver, self._target) as connection:
+                return await getattr(handler(connection), name)(arguments, call)
         except OperationError:
             raise
         except Exception as error:
@@ -112,8 +113,7 @@ class Drivers:
 
     def __init__(self, breaker: Breaker | None = None, pins: dict[str, str] | None = None) -> None:
         self.environment = Environment(breaker or Breaker(), {} if pins is None else pins)
-        self._connections: dict[tuple[str, str], tuple[tuple[str, str], Connection]] = {}
-        self._closing: set[asyncio.Task[None]] = set()
+        self.connections = Connections(self.environment)
         self._lanes: dict[str, _Lane] = {}
         self._detected: dict[str, str] = {}
 
@@ -125,8 +125,7 @@ class Drivers:
 
     async def aclose(self) -> None:
         """Ends every session at its BMC."""
-        connections, self._connections = list(self._connections.values()), {}
-        await asyncio.gather(*(connection.aclose() for _, connection in connections), *self._closing)
+        await self.connections.aclose()
 
     async def invoke(
         self,
@@ -175,23 +174,6 @@ class Drivers:
             lane.users -= 1
             if not lane.users:
                 self._lanes.pop(target.lane_key, None)
-
-    def connection(self, driver: Driver, target: Target) -> Connection:
-        """The one connection to this BMC; a changed credential or trust makes a new one, and logs the old one out."""
-        place = (driver.name, target.endpoint)
-        key = (target.credential_key, str(target.tls))
-        found = self._connections.get(place)
-        if found is None or found[0] != key:
-            if found is not None:
-                self._retire(found[1])
-            found = self._connections[place] = (key, driver.connect(target, self.environment))
-        return found[1]
-
-    def _retire(self, connection: Connection) -> None:
-        """Logs out a connection whose credential or trust was replaced, without making anybody wait for it."""
-        task = asyncio.get_running_loop().create_task(connection.aclose())
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
 
     async def driver_for(self, target: Target) -> Driver:
         """The target's driver; a bare host is asked once which protocol it speaks."""

@@ -334,6 +334,38 @@ async def test_a_changed_credential_or_trust_makes_a_new_connection_and_closes_t
         assert [connection.closed for connection in driver.connections] == [True, False]
 
 
+async def test_a_replaced_connection_stays_open_until_the_operation_that_uses_it_has_ended(driver: _Driver) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def read(_call: Call) -> None:
+        begun.set()
+        await go_on.wait()
+
+    driver.on_read = read
+    changed = Target(address="ipmi://192.0.2.10", username="admin", password="second")
+    async with Drivers() as kept:
+        old = asyncio.create_task(kept.invoke(BMC, "power.getPower"))
+        await begun.wait()
+        new = asyncio.create_task(kept.invoke(changed, "power.getPower"))
+        await asyncio.sleep(0.01)
+        assert [connection.closed for connection in driver.connections] == [False, False]
+        go_on.set()
+        await asyncio.gather(old, new)
+        await asyncio.sleep(0)
+        assert [connection.closed for connection in driver.connections] == [True, False]
+
+
+async def test_pinning_the_certificate_that_was_taken_on_first_use_keeps_the_connection(driver: _Driver) -> None:
+    seen = "ab" * 32
+    first = Target(address="ipmi://192.0.2.10", username="admin", password="first", verify="first-use")
+    pinned = Target(address="ipmi://192.0.2.10", username="admin", password="first", verify=f"sha256:{seen}")
+    async with Drivers() as kept:
+        await kept.invoke(first, "power.getPower")
+        kept.environment.pins[first.endpoint] = seen
+        await kept.invoke(pinned, "power.getPower")
+        assert len(driver.connections) == 1
+
+
 async def test_what_a_driver_observed_is_given_beside_the_result(driver: _Driver) -> None:
     async def read(call: Call) -> None:
         call.observed["tlsFingerprint"] = "ab"

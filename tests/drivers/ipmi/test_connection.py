@@ -119,7 +119,7 @@ async def test_a_bmc_that_falls_silent_after_the_login_is_unreachable_with_the_c
 
 async def test_an_idle_session_is_closed_and_the_next_command_opens_a_new_one(site: Site) -> None:
     driver = await site.drivers.driver_for(site.target)
-    connection = site.drivers.connection(driver, site.target)
+    connection = site.drivers.connections.get(driver, site.target)
     connection.idle_seconds = 0.05  # type: ignore[attr-defined]
     await site.invoke("power.getPower")
     closed = await site.server.seen(lambda entry: (entry.netfn, entry.cmd) == (0x06, 0x3C))
@@ -130,7 +130,7 @@ async def test_an_idle_session_is_closed_and_the_next_command_opens_a_new_one(si
 
 async def test_a_session_in_use_is_not_closed_as_idle(site: Site) -> None:
     driver = await site.drivers.driver_for(site.target)
-    connection = site.drivers.connection(driver, site.target)
+    connection = site.drivers.connections.get(driver, site.target)
     connection.idle_seconds = 0.01  # type: ignore[attr-defined]
     site.fault(netfn=0, cmd=1, delay=0.1)
     await asyncio.gather(*(site.invoke("power.getPower") for _ in range(4)))
