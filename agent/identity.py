@@ -1,0 +1,215 @@
+"""Who this agent is: its key, certificate and the CAs it trusts, in one folder per generation.
+
+    identity/current -> gen-…      what the agent connects with
+    identity/next    -> gen-…      a renewed pair that has not connected yet; `current` stays until it has
+    identity/gen-…/agent.key       P-256, made here, mode 0600; it never leaves the host
+    identity/gen-…/agent.crt, ca.crt, agent.json
+
+A generation's key is written first and its link last, each durably: after a crash a generation without a link is
+left over, and nothing refers to it.
+"""
+
+import contextlib
+import datetime
+import secrets
+import shutil
+import ssl
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from agent.errors import IdentityError
+from agent.files import make_private_folder, replace_link, sync_folder, write_durably
+
+__all__ = ["Facts", "Identity", "IdentityStore", "Validity", "certificate_request"]
+
+_KEY, _CERTIFICATE, _CA, _FACTS = "agent.key", "agent.crt", "ca.crt", "agent.json"
+
+
+class Facts(msgspec.Struct, frozen=True, rename="camel"):
+    """What the control plane said of this agent when it joined."""
+
+    agent_id: str
+    role: str
+    site: str
+    control_plane: str
+    """As it was joined: the address form of `Endpoint`."""
+
+
+class Validity(msgspec.Struct, frozen=True):
+    """When a certificate holds, as seconds since 1970."""
+
+    begins: float
+    ends: float
+
+    def trouble(self, now: float) -> str | None:
+        """Why it does not hold now and what to do; None when it does."""
+        if now < self.begins:
+            return (
+                f"this agent's certificate is not valid before {_day(self.begins)}, and the clock of this host says "
+                f"{_day(now)}: set the clock (is NTP running?)"
+            )
+        if now >= self.ends:
+            return (
+                f"this agent's certificate expired at {_day(self.ends)}: make a new token with `rackwright "
+                "control-plane join-token create` and run `rackwright agent join --force URL TOKEN` here "
+                f"(if that date lies ahead, the clock of this host, {_day(now)}, is wrong)"
+            )
+        return None
+
+    def renew_at(self, jitter: float) -> float:
+        """Half its life, and up to a tenth of it later: `jitter` from 0 to 1."""
+        life = self.ends - self.begins
+        return self.begins + life * (0.5 + 0.1 * jitter)
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """One generation as it lies on the disk."""
+
+    folder: Path
+    facts: Facts
+    validity: Validity
+    serial: str
+
+    def context(self) -> ssl.SSLContext:
+        """Mutual TLS with this identity, trusting nobody but the control plane's CAs. Raises IdentityError."""
+        try:
+            context = ssl.create_default_context(cafile=str(self.folder / _CA))
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+            context.load_cert_chain(self.folder / _CERTIFICATE, self.folder / _KEY)
+        except (OSError, ssl.SSLError) as error:
+            raise IdentityError(
+                f"the identity in {self.folder} cannot be used ({error}): join again with a new token"
+            ) from error
+        return context
+
+
+class IdentityStore:
+    """The folder of identities."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def current(self) -> Identity | None:
+        """What to connect with, or None before joining. Raises IdentityError when it cannot be read."""
+        return self._read("current")
+
+    def waiting(self) -> Identity | None:
+        """A renewed pair that has not connected yet."""
+        with contextlib.suppress(IdentityError):
+            return self._read("next")
+        return None
+
+    def unfinished_join(self) -> bool:
+        """Whether a join was begun and no identity came of it: its token may be used up."""
+        return not (self.folder / "current").exists() and any(self.folder.glob("gen-*"))
+
+    def begin(self) -> tuple[Path, ec.EllipticCurvePrivateKey]:
+        """A new generation with its key on the disk, linked by nothing yet."""
+        make_private_folder(self.folder.parent)
+        make_private_folder(self.folder)
+        folder = self.folder / f"gen-{secrets.token_hex(8)}"
+        make_private_folder(folder)
+        key = ec.generate_private_key(ec.SECP256R1())
+        encoded = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        write_durably(folder / _KEY, encoded)
+        return folder, key
+
+    def complete(self, folder: Path, facts: Facts, certificate: str, ca: str, *, renewal: bool) -> Identity:
+        """Writes what was issued for the generation's key and links it: as `next` for a renewal, else `current`.
+
+        Raises IdentityError, and links nothing, when the certificate does not belong to the key.
+        """
+        _check_belongs(folder, certificate)
+        write_durably(folder / _CERTIFICATE, certificate.encode(), 0o644)
+        write_durably(folder / _CA, ca.encode(), 0o644)
+        write_durably(folder / _FACTS, msgspec.json.encode(facts))
+        identity = _load(folder)
+        identity.context()
+        if renewal:
+            replace_link(self.folder / "next", folder.name)
+        else:
+            replace_link(self.folder / "current", folder.name)
+            self._unlink("next")
+            self.tidy()
+        return identity
+
+    def adopt(self, identity: Identity) -> None:
+        """The renewed pair has connected: it is the current one from now on."""
+        replace_link(self.folder / "current", identity.folder.name)
+        self._unlink("next")
+        self.tidy()
+
+    def give_up_waiting(self) -> None:
+        """The renewed pair was refused: the current one stays."""
+        self._unlink("next")
+        self.tidy()
+
+    def tidy(self, keep: Iterable[Path] = ()) -> None:
+        """Removes generations that nothing refers to."""
+        linked = {self._target("current"), self._target("next"), *(path.name for path in keep)}
+        for generation in self.folder.glob("gen-*"):
+            if generation.name not in linked:
+                shutil.rmtree(generation, ignore_errors=True)
+
+    def _read(self, link: str) -> Identity | None:
+        target = self._target(link)
+        if target is None:
+            return None
+        try:
+            return _load(self.folder / target)
+        except (OSError, ValueError, msgspec.MsgspecError) as error:
+            raise IdentityError(
+                f"the identity in {self.folder / target} cannot be read ({error}): restore it, or join again with a "
+                "new token (`rackwright agent join --force URL TOKEN`)"
+            ) from error
+
+    def _target(self, link: str) -> str | None:
+        try:
+            return (self.folder / link).readlink().name
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise IdentityError(f"{self.folder / link} cannot be read: {error.strerror}") from error
+
+    def _unlink(self, link: str) -> None:
+        (self.folder / link).unlink(missing_ok=True)
+        sync_folder(self.folder)
+
+
+def certificate_request(key: ec.EllipticCurvePrivateKey, host_name: str) -> str:
+    """A CSR as PEM. The control plane decides every name in the certificate; this one is only for its log."""
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, (host_name or "rackwright-agent")[:64])])
+    request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
+    return request.public_bytes(serialization.Encoding.PEM).decode()
+
+
+def _load(folder: Path) -> Identity:
+    facts = msgspec.json.decode((folder / _FACTS).read_bytes(), type=Facts)
+    certificate = x509.load_pem_x509_certificate((folder / _CERTIFICATE).read_bytes())
+    validity = Validity(
+        certificate.not_valid_before_utc.timestamp(),
+        certificate.not_valid_after_utc.timestamp(),
+    )
+    return Identity(folder, facts, validity, f"{certificate.serial_number:x}")
+
+
+def _check_belongs(folder: Path, certificate: str) -> None:
+    try:
+        issued = x509.load_pem_x509_certificate(certificate.encode())
+        key = serialization.load_pem_private_key((folder / _KEY).read_bytes(), None)
+    except (ValueError, OSError) as error:
+        raise IdentityError(f"the control plane issued a certificate that cannot be read: {error}") from error
+    if issued.public_key() != key.public_key():
+        raise IdentityError("the control plane issued a certificate for another key; it is not used")
+
+
+def _day(moment: float) -> str:
+    return datetime.datetime.fromtimestamp(moment, datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,0 +1,91 @@
+"""What the control plane has still to be told: ids, not frames, so that it stays small on a slow or dead link.
+
+A command that changed three times before the link could take a frame is told of once, with its latest state.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable
+
+from protocol.frames import AgentFrame, Progress
+
+__all__ = ["Reports"]
+
+_PROGRESS_SPACING = 1.0
+_WAITING_FRAMES = 4096
+
+
+class Reports:
+    """`frame_of` gives a command's latest frame, or None when there is nothing to tell of it any more."""
+
+    def __init__(self, frame_of: Callable[[str], AgentFrame | None]) -> None:
+        self._frame_of = frame_of
+        self._due: dict[str, None] = {}
+        self._progress: dict[str, Progress] = {}
+        self._progress_at: dict[str, float] = {}
+        self._frames: deque[AgentFrame] = deque(maxlen=_WAITING_FRAMES)
+        self._wake = asyncio.Event()
+        self._all_told = asyncio.Event()
+
+    def mark(self, command_id: str) -> None:
+        """The command has changed."""
+        self._due[command_id] = None
+        self._wake.set()
+
+    def progress(self, command_id: str, message: str, percent: float | None) -> None:
+        """How far it is; at most one a second per command goes out, what comes sooner is dropped."""
+        now = asyncio.get_running_loop().time()
+        if now - self._progress_at.get(command_id, -_PROGRESS_SPACING) < _PROGRESS_SPACING:
+            return
+        self._progress_at[command_id] = now
+        self._progress[command_id] = Progress(id=command_id, message=message, percent=percent)
+        self._wake.set()
+
+    def say(self, frame: AgentFrame) -> None:
+        """A frame that belongs to no held command. Lost when the link is, and the oldest when too many wait."""
+        self._frames.append(frame)
+        self._wake.set()
+
+    def drop(self, command_id: str) -> None:
+        """There is nothing more to tell of this command."""
+        self._due.pop(command_id, None)
+        self.end_progress(command_id)
+
+    def end_progress(self, command_id: str) -> None:
+        self._progress.pop(command_id, None)
+        self._progress_at.pop(command_id, None)
+
+    def clear(self) -> None:
+        """A new connection begins: what was due on the old one is told anew from the executor's state."""
+        self._due.clear()
+        self._progress.clear()
+        self._frames.clear()
+
+    async def wait(self) -> None:
+        """Returns when there may be something to take."""
+        await self._wake.wait()
+
+    def take(self) -> AgentFrame | None:
+        """The next frame to send; None when all is told."""
+        if self._frames:
+            return self._frames.popleft()
+        while self._due:
+            command_id = next(iter(self._due))
+            del self._due[command_id]
+            frame = self._frame_of(command_id)
+            if frame is not None:
+                return frame
+        if self._progress:
+            return self._progress.pop(next(iter(self._progress)))
+        self._wake.clear()
+        self._all_told.set()
+        return None
+
+    async def drain(self, timeout: float) -> None:
+        """Returns when what is due now has been handed to the link, or after `timeout` seconds without one."""
+        if self._due or self._frames:
+            self._all_told.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await self._all_told.wait()

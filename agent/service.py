@@ -1,0 +1,235 @@
+"""The daemon: puts the parts together, runs them, and stops them in an order that loses nothing."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+import signal
+import time
+from pathlib import Path
+
+import structlog
+
+from agent import config as configuration
+from agent import logs, status, systemd
+from agent.bmcs import BmcMemory, Bmcs
+from agent.clock import KernelClock
+from agent.collecting import LogCollector
+from agent.config import Config
+from agent.endpoint import Endpoint
+from agent.errors import AgentError, IdentityError
+from agent.executor import Executor
+from agent.files import make_private_folder
+from agent.identity import Identity, IdentityStore
+from agent.journal import Journal
+from agent.link import Link
+from agent.vault import Vault, VaultKey
+from drivers import INSTALLED, load, operations_of
+from protocol import VERSION
+from protocol.commands import CommandKind
+from protocol.errors import OperationError
+from protocol.frames import Hello
+
+__all__ = ["Service", "run"]
+
+_log = structlog.get_logger("agent.service")
+_STATUS_SPACING = 2.0
+_LAST_WORDS_SECONDS = 2.0
+
+
+def run(config: Config, config_path: Path | None = None) -> None:
+    """Runs until SIGTERM or SIGINT. Raises AgentError when it cannot start."""
+    import uvloop
+
+    # A core file would hold every password that is in memory.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    scrubber = logs.Scrubber()
+    lines = logs.set_up(config.log.level, config.log.format, scrubber)
+    try:
+        make_private_folder(config.state)
+        with status.only_one(config.state), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(Service(config, scrubber, lines, config_path).run())
+    except OSError as error:
+        raise AgentError(
+            f"{error.filename or config.state} cannot be used ({error.strerror}): run the agent as its own user, "
+            "with a state_dir that this user owns"
+        ) from error
+
+
+class Service:
+    """One running agent."""
+
+    def __init__(
+        self, config: Config, scrubber: logs.Scrubber, lines: logs.Lines, config_path: Path | None = None
+    ) -> None:
+        self._config = config
+        self._config_path = config_path
+        self._lines = lines
+        self._started_at = time.time()
+        self._clock = KernelClock()
+        self._store = IdentityStore(config.state / "identity")
+        identity = self._store.current()
+        if identity is None:
+            raise IdentityError(
+                "this agent has not joined: run `rackwright agent join URL TOKEN` with a token made by "
+                "`rackwright control-plane join-token create`"
+            )
+        self._store.tidy()
+        self._role = config.role or identity.facts.role
+        vault = Vault(
+            config.state / "vault.json",
+            lambda: VaultKey.load(config.vault_key_file),
+            revealed=scrubber.learn,
+        )
+        try:
+            memory = BmcMemory(config.state / "bmcs.json")
+        except OperationError as error:
+            raise AgentError(error.message) from error
+        self._bmcs = Bmcs(vault, memory)
+        self._journal = Journal.open(config.state / "journal.db", self._clock)
+        self._executor = Executor(
+            self._journal,
+            {CommandKind.DRIVER_INVOKE: self._bmcs, CommandKind.COLLECT_LOGS: LogCollector(lines.kept)},
+            self._clock,
+            role=self._role,
+            clean=scrubber.clean_ending,
+            limit=config.limits.held,
+            running=config.limits.running,
+        )
+        self._link = Link(
+            Endpoint.parse(config.control_plane.url or identity.facts.control_plane),
+            self._store,
+            self._executor,
+            self.hello,
+            changed=self._status_changed,
+        )
+        self._drivers = _driver_table()
+        self._status_due = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._fault: BaseException | None = None
+
+    def hello(self, identity: Identity) -> Hello:
+        return Hello(
+            agent_id=identity.facts.agent_id,
+            role=self._role,
+            boot_id=self._clock.boot_id,
+            journal_id=self._journal.id,
+            version=VERSION,
+            host_name=os.uname().nodename,
+            drivers=self._drivers,
+            held=self._executor.held(),
+        )
+
+    async def run(self) -> None:
+        """Recovers, connects, and serves until it is told to stop."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        held = self._journal.held()
+        self._executor.recover(held)
+        tasks = [
+            asyncio.create_task(work)
+            for work in (self._link.run(), self._keep_status(), systemd.watch(), self._tell_systemd())
+        ]
+        for task in tasks:
+            task.add_done_callback(self._part_ended)
+        _log.info("started", version=VERSION, role=self._role, journal=self._journal.id, held=len(held))
+        systemd.notify("READY=1", "STATUS=connecting")
+        try:
+            await self._stopping.wait()
+            await self._stop()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._journal.close()
+        self._write_status()
+        if self._fault is not None:
+            raise AgentError(f"a part of the agent failed: {self._fault}") from self._fault
+        _log.info("stopped")
+
+    def _part_ended(self, task: asyncio.Task[None]) -> None:
+        """A part that failed stops the agent in good order, so that systemd starts it whole again."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("part_failed", exc_info=error)
+            self._fault = error
+            self._stopping.set()
+
+    async def _stop(self) -> None:
+        systemd.notify("STOPPING=1", "STATUS=stopping: changes under way may end first")
+        _log.info("stopping", held=self._executor.counts())
+        await self._executor.stop(self._config.limits.stop_seconds)
+        await self._executor.reports.drain(_LAST_WORDS_SECONDS if self._link.status.connected else 0.0)
+        await self._link.close("the agent stops")
+        await self._bmcs.aclose()
+
+    def _reload(self) -> None:
+        """SIGHUP: the log level anew, and a connection attempt at once. Everything else needs a restart."""
+        systemd.notify_reloading()
+        try:
+            fresh = configuration.load(self._config_path)
+        except AgentError as error:
+            _log.error("reload_refused", reason=str(error), hint="the old configuration stays")
+        else:
+            logging.getLogger().setLevel(fresh.log.level.upper())
+            unchanged = fresh.log.level != self._config.log.level or fresh == self._config
+            _log.info("reloaded", log_level=fresh.log.level, needs_restart=not unchanged)
+        self._link.hurry()
+        systemd.notify("READY=1")
+
+    def _status_changed(self) -> None:
+        self._status_due.set()
+
+    async def _keep_status(self) -> None:
+        """Writes the status file soon after the link has changed, and within some seconds when anything else has."""
+        before: object = None
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_STATUS_SPACING):
+                    await self._status_due.wait()
+            now = (self._executor.counts(), self._bmcs.blocked())
+            if self._status_due.is_set() or now != before:
+                self._status_due.clear()
+                before = now
+                self._write_status()
+            await asyncio.sleep(_STATUS_SPACING / 10)
+
+    def _write_status(self) -> None:
+        snapshot = status.Snapshot(
+            pid=os.getpid(),
+            boot_id=self._clock.boot_id,
+            started_at=self._started_at,
+            version=VERSION,
+            journal_id=self._journal.id,
+            link=self._link.status,
+            held=self._executor.counts(),
+            blocked=self._bmcs.blocked(),
+        )
+        try:
+            status.write_snapshot(self._config.state, snapshot)
+        except OSError as error:
+            _log.warning("status_not_written", reason=str(error))
+
+    async def _tell_systemd(self) -> None:
+        """Keeps `systemctl status` true."""
+        told = ""
+        while True:
+            link = self._link.status
+            words = "connected" if link.connected else f"not connected: {link.last_error or 'connecting'}"
+            if words != told:
+                systemd.notify(f"STATUS={words}")
+                told = words
+            await asyncio.sleep(_STATUS_SPACING)
+
+
+def _driver_table() -> dict[str, list[str]]:
+    """Each driver that loads here, and what it can do; one that does not load is told of, and left out."""
+    table: dict[str, list[str]] = {}
+    for name in INSTALLED:
+        try:
+            table[name] = operations_of(load(name))
+        except (ImportError, AttributeError, OperationError) as error:
+            _log.warning("driver_left_out", driver=name, reason=str(error))
+    return table

@@ -1,0 +1,188 @@
+"""One connection's conversation, over anything that carries messages: hello, welcome, then frames both ways.
+
+The reader never waits for anything but the next message, and the one writer takes what is due when the link has room.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+import structlog
+
+from agent.executor import Executor
+from protocol.errors import ProtocolError
+from protocol.frames import (
+    Cancel,
+    CertificateIssued,
+    Command,
+    ControlFrame,
+    ErrorFrame,
+    Goodbye,
+    Hello,
+    Settled,
+    Welcome,
+    decode_control_frame,
+    encode,
+)
+
+__all__ = ["Closed", "Connection", "Session", "SessionEnd"]
+
+_log = structlog.get_logger("agent.session")
+_WELCOME_TIMEOUT = 30.0
+
+
+class Closed(Exception):
+    """The connection is gone; the text says how."""
+
+
+class Connection(Protocol):
+    """Carries messages. Both directions raise Closed when it is gone."""
+
+    async def send(self, data: bytes) -> None: ...
+
+    async def receive(self) -> str | bytes:
+        """Text for a text message, bytes for a binary one."""
+
+    async def close(self) -> None: ...
+
+
+class SessionEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """How a connection ended."""
+
+    reason: str
+    welcome: Welcome | None = None
+    lasted: float = 0.0
+    """Seconds since the welcome."""
+    goodbye: Goodbye | None = None
+
+    @property
+    def revoked(self) -> bool:
+        """The control plane wants an operator to act before this agent comes back."""
+        return self.goodbye is not None and self.goodbye.retry_after_ms is None
+
+
+class Session:
+    """One conversation. `welcomed` and `issued` are called from the reader, so they must not wait."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        hello: Callable[[], Hello],
+        executor: Executor,
+        *,
+        welcomed: Callable[[Welcome], None] = lambda _welcome: None,
+        issued: Callable[[CertificateIssued], None] = lambda _issued: None,
+    ) -> None:
+        self._connection = connection
+        self._hello = hello
+        self._executor = executor
+        self._welcomed = welcomed
+        self._issued = issued
+        self._welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
+        self._welcome_at = 0.0
+        self._goodbye: Goodbye | None = None
+        self._asked_to_end: str | None = None
+
+    async def run(self) -> SessionEnd:
+        """Returns when the connection is gone, however it went."""
+        self._executor.reports.clear()
+        reader = asyncio.create_task(self._read())
+        writer = asyncio.create_task(self._write())
+        try:
+            done, _ = await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
+            reason = next(iter(done)).result()
+        finally:
+            for task in (reader, writer):
+                task.cancel()
+            await asyncio.gather(reader, writer, return_exceptions=True)
+            with contextlib.suppress(Exception):
+                await self._connection.close()
+        welcome = self._welcome.result() if self._welcome.done() and not self._welcome.cancelled() else None
+        lasted = asyncio.get_running_loop().time() - self._welcome_at if welcome else 0.0
+        return SessionEnd(reason=self._asked_to_end or reason, welcome=welcome, lasted=lasted, goodbye=self._goodbye)
+
+    async def end(self, reason: str) -> None:
+        """Closes the connection on this side's wish."""
+        self._asked_to_end = reason
+        await self._connection.close()
+
+    async def _write(self) -> str:
+        try:
+            await self._connection.send(encode(self._hello()))
+            try:
+                async with asyncio.timeout(_WELCOME_TIMEOUT):
+                    await asyncio.shield(self._welcome)
+            except TimeoutError:
+                return f"the control plane did not answer the hello within {_WELCOME_TIMEOUT:g} s"
+            self._executor.report_endings()
+            reports = self._executor.reports
+            while True:
+                await reports.wait()
+                while (frame := reports.take()) is not None:
+                    await self._connection.send(encode(frame))
+        except Closed as closed:
+            return str(closed)
+
+    async def _read(self) -> str:
+        while True:
+            try:
+                message = await self._connection.receive()
+            except Closed as closed:
+                return str(closed)
+            if isinstance(message, bytes):
+                self._complain(ProtocolError("this agent has no console stream open", about="binary"))
+                continue
+            try:
+                frame = decode_control_frame(message)
+            except ProtocolError as error:
+                self._complain(error)
+                continue
+            self._take(frame)
+            if isinstance(frame, Goodbye):
+                return frame.reason
+
+    def _take(self, frame: ControlFrame) -> None:
+        try:
+            self._dispatch(frame)
+        except Exception as error:
+            # A fault of ours in one frame must not end the link, and must not pass unheard either.
+            _log.exception("frame_failed", frame=type(frame).__name__)
+            self._complain(
+                ProtocolError(f"the agent failed on this frame: {type(error).__name__}", about=_subject(frame))
+            )
+
+    def _dispatch(self, frame: ControlFrame) -> None:
+        match frame:
+            case Command():
+                self._executor.command(frame)
+            case Settled():
+                self._executor.settled(frame.ids)
+            case Cancel():
+                self._executor.cancel(frame.id, frame.reason)
+            case Welcome():
+                self._take_welcome(frame)
+            case CertificateIssued():
+                self._issued(frame)
+            case Goodbye():
+                self._goodbye = frame
+            case ErrorFrame():
+                _log.warning("control_plane_complains", about=frame.about, reason=frame.message)
+
+    def _take_welcome(self, welcome: Welcome) -> None:
+        if self._welcome.done():
+            return
+        self._executor.settled(welcome.settled)
+        self._welcome_at = asyncio.get_running_loop().time()
+        self._welcome.set_result(welcome)
+        self._welcomed(welcome)
+
+    def _complain(self, error: ProtocolError) -> None:
+        _log.warning("frame_not_taken", about=error.about, reason=error.message)
+        self._executor.reports.say(ErrorFrame(message=error.message, about=error.about))
+
+
+def _subject(frame: ControlFrame) -> str:
+    """The command that a frame is about, else its type."""
+    return frame.id if isinstance(frame, Command | Cancel) else type(frame).__name__

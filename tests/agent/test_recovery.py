@@ -1,0 +1,131 @@
+"""After a crash: the plan for each row, and what a reading of the machine can and cannot settle."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from agent.clock import Deadline
+from agent.journal import Entry
+from agent.recovery import Step, observe, plan
+from protocol.commands import DriverInvoke, Ending, JournalState, Outcome
+from protocol.errors import ErrorCode, OperationError
+from protocol.operations import OPERATIONS, Repeat
+from protocol.validation import check
+from tests.agent.rig import FakeClock
+
+A, S, F = JournalState.ACCEPTED, JournalState.STARTED, JournalState.FINISHED
+
+
+@pytest.mark.parametrize(
+    ("state", "repeat", "deadline", "step"),
+    [
+        (A, Repeat.ONCE, "ahead", Step.RUN),
+        (A, Repeat.CONVERGE, "ahead", Step.RUN),
+        (A, Repeat.ONCE, "passed", Step.EXPIRE),
+        (A, Repeat.ONCE, "other boot", Step.AWAIT_DEADLINE),
+        (S, Repeat.READ, "ahead", Step.RUN_AGAIN),
+        (S, Repeat.CONVERGE, "ahead", Step.RUN_AGAIN),
+        (S, Repeat.CONVERGE, "passed", Step.OBSERVE),
+        (S, Repeat.CONVERGE, "other boot", Step.OBSERVE),
+        (S, Repeat.READ, "passed", Step.INTERRUPT),
+        (S, Repeat.ONCE, "ahead", Step.OBSERVE),
+        (S, Repeat.ONCE, "passed", Step.OBSERVE),
+        (S, Repeat.ONCE, "other boot", Step.OBSERVE),
+        (F, Repeat.ONCE, "passed", Step.REPORT),
+    ],
+)
+def test_the_plan_for_a_row(state: JournalState, repeat: Repeat, deadline: str, step: Step, clock: FakeClock) -> None:
+    at = {
+        "ahead": Deadline(clock.now_ms + 1, clock.boot_id),
+        "passed": Deadline(clock.now_ms - 1, clock.boot_id),
+        "other boot": Deadline(clock.now_ms + 1, "before"),
+    }[deadline]
+    assert plan(Entry(id="c", kind="k", payload={}, state=state, deadline=at), repeat, clock) is step
+
+
+def test_an_act_that_was_begun_is_never_begun_again(clock: FakeClock) -> None:
+    for at in (Deadline(0, clock.boot_id), Deadline(10**12, clock.boot_id), Deadline(10**12, "other")):
+        entry = Entry(id="c", kind="k", payload={}, state=S, deadline=at)
+        assert plan(entry, Repeat.ONCE, clock) not in (Step.RUN, Step.RUN_AGAIN)
+
+
+def asked(operation: str, **args: object) -> DriverInvoke:
+    concern, _, name = operation.partition(".")
+    return DriverInvoke("redfish", concern, name, args, "node_1")
+
+
+async def settled(invoke: DriverInvoke, reading: Mapping[str, object] | OperationError) -> Ending:
+    async def read(operation: str) -> Mapping[str, object]:
+        if isinstance(reading, OperationError):
+            raise reading
+        return reading
+
+    return await observe(invoke, read)
+
+
+BOOT = {"target": "pxe", "enabled": "once", "mode": "uefi", "rawTarget": "Pxe"}
+CD = {"slots": [{"id": "Cd", "inserted": True, "image": "http://a/x.iso"}]}
+FIRMWARE = {"components": [{"id": "BMC", "name": "BMC", "version": "2.1"}, {"id": "BIOS", "version": "1.0"}]}
+INVENTORY = "/redfish/v1/UpdateService/FirmwareInventory/"
+
+
+@pytest.mark.parametrize(
+    ("invoke", "reading"),
+    [
+        (asked("power.setPower", action="on"), {"state": "on"}),
+        (asked("power.setPower", action="softOff"), {"state": "off"}),
+        (asked("boot.setBootDevice", device="pxe"), BOOT),
+        (asked("boot.setBootDevice", device="pxe", mode="uefi"), BOOT),
+        (asked("boot.setBootDevice", device="none"), {"target": "none", "enabled": "disabled"}),
+        (asked("virtual-media.insertMedia", image="http://a/x.iso"), CD),
+        (asked("virtual-media.ejectMedia"), {"slots": [{"id": "Cd", "inserted": False}]}),
+        (
+            asked("firmware.updateFirmware", image="x", targets=[INVENTORY + "BMC"], expectVersion="2.1"),
+            FIRMWARE,
+        ),
+    ],
+)
+async def test_a_machine_that_is_as_asked_settles_the_command_with_a_sound_result(
+    invoke: DriverInvoke, reading: dict[str, object]
+) -> None:
+    ending = await settled(invoke, reading)
+    assert ending.outcome is Outcome.SUCCEEDED
+    assert "after the agent was restarted" in ending.observed["settledBy"]
+    assert check(OPERATIONS[invoke.operation_id].result, ending.result)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("invoke", "reading", "known"),
+    [
+        (asked("power.setPower", action="reset"), {"state": "on"}, "power is on now"),
+        (asked("power.setPower", action="cycle"), {"state": "off"}, "power is off now"),
+        (asked("power.setPower", action="nmi"), {"state": "on"}, "power is on now"),
+        (asked("power.setPower", action="off"), {"state": "unknown"}, "power is unknown now"),
+        (asked("boot.setBootDevice", device="cd"), BOOT, "pxe, once"),
+        (asked("boot.setBootDevice", device="pxe", persistent=True), BOOT, "pxe, once"),
+        (asked("boot.setBootDevice", device="pxe", mode="bios"), BOOT, "pxe, once"),
+        (asked("virtual-media.insertMedia", image="http://a/y.iso"), CD, "http://a/x.iso"),
+        (asked("virtual-media.ejectMedia"), CD, "http://a/x.iso"),
+        (asked("virtual-media.ejectMedia", device="cd"), {"slots": []}, "nothing"),
+        (asked("firmware.updateFirmware", image="x"), FIRMWARE, "2 firmware versions"),
+        (
+            asked("firmware.updateFirmware", image="x", targets=[INVENTORY + "BIOS"], expectVersion="2.1"),
+            FIRMWARE,
+            "",
+        ),
+        (asked("management.resetBmc"), {}, "no reading can tell"),
+        (asked("raid.clearRaid"), {}, "no reading can tell"),
+        (asked("power.setPower", action="reset"), OperationError(ErrorCode.UNREACHABLE, "no route"), "no route"),
+    ],
+)
+async def test_what_a_reading_cannot_prove_is_unknown_with_what_is_known_and_what_to_do(
+    invoke: DriverInvoke, reading: dict[str, object] | OperationError, known: str
+) -> None:
+    ending = await settled(invoke, reading)
+    assert ending.outcome is Outcome.FAILED
+    assert ending.error is not None
+    assert ending.error.code == ErrorCode.OUTCOME_UNKNOWN
+    assert not ending.error.retryable
+    assert known in ending.error.message
+    assert "look at the machine" in ending.error.message
+    assert ending.error.details["mayHaveHappened"] is True
