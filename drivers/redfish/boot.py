@@ -1,0 +1,304 @@
+"""Boot: the override, the order and Secure Boot; every change is read back from the BMC."""
+
+from collections.abc import Awaitable, Callable
+
+from drivers.driver import Call
+from drivers.redfish import boot_override, messages
+from drivers.redfish.boot_override import BootView, Wanted, as_written, device_of, mode_of, override_of
+from drivers.redfish.connection import RedfishConnection
+from drivers.redfish.document import Document, boolean, dig, link, text
+from drivers.redfish.failures import NoAnswer, Refused
+from drivers.redfish.transport import Answer
+from drivers.redfish.walking import read_collection
+from drivers.redfish.watching import comes_true
+from protocol.errors import ErrorCode, OperationError
+from protocol.shapes import Nothing
+from protocol.shapes.boot import (
+    BootDevice,
+    BootReading,
+    Override,
+    SecureBootReading,
+    SetBootDevice,
+    SetBootDeviceResult,
+    SetBootOrder,
+    SetBootOrderResult,
+    SetSecureBoot,
+)
+
+__all__ = ["RedfishBoot", "patch_when_ready", "secure_boot_reading", "settings_path", "unproven"]
+
+_READ_BACK_SECONDS = 30.0
+_REFUSED_SECONDS = 120.0
+
+
+class RedfishBoot:
+    def __init__(self, connection: RedfishConnection) -> None:
+        self._connection = connection
+
+    async def get_boot(self, arguments: Nothing, call: Call) -> BootReading:
+        """The override that the next start will use, and the order in force."""
+        _, _, view = await self._view(call)
+        return view.reading()
+
+    async def set_boot_device(self, arguments: SetBootDevice, call: Call) -> SetBootDeviceResult:
+        """Sets the override. Where the BMC has no lasting one, it holds once, and `persistentSupported` is false.
+
+        Raises OperationError: UNSUPPORTED with what the BMC lists, NOT_APPLIED, and the BMC's own refusals.
+        """
+        if arguments.http_boot_uri is not None and arguments.device is not BootDevice.UEFI_HTTP:
+            raise OperationError(ErrorCode.INVALID_ARGUMENT, "httpBootUri goes with the device uefiHttp only")
+        system, settings, view = await self._view(call)
+        manners = self._connection.service.manners
+        targets = boot_override.targets_for(arguments.device, arguments.mode, view, manners)
+        refused: Refused | None = None
+        for target in targets:
+            wanted = boot_override.wanted_override(arguments, target, view, manners)
+            try:
+                await self._write_override(wanted, system, settings, view, call)
+            except NoAnswer as failure:
+                return await self._read_override_back(wanted, arguments, call, lost=failure)
+            except Refused as failure:
+                if failure.status != 400 or not messages.is_value_refused(failure.notes):
+                    raise
+                refused = failure
+                continue
+            return await self._read_override_back(wanted, arguments, call)
+        raise refused or OperationError(ErrorCode.UNSUPPORTED, f"this BMC cannot boot from {arguments.device}")
+
+    async def set_boot_order(self, arguments: SetBootOrder, call: Call) -> SetBootOrderResult:
+        """Puts the named entries first, in their order; the others follow as they were, so that none is lost.
+
+        An entry is named as `getBoot` shows it, or by its boot option's id, display name or UEFI path.
+        """
+        system, settings, view = await self._view(call)
+        known = {entry: entry for entry in view.order} | {entry.partition(":")[0]: entry for entry in view.order}
+        if any(name not in known for name in arguments.order):
+            known = await self._names_of_entries(system, view, call) | known
+        order = _complete_order(arguments.order, known, view.order)
+        paths = (
+            [settings, self._system_path(system)]
+            if view.settings_own_order
+            else [self._system_path(system), settings]
+        )
+        answer = await self._patch_first([path for path in paths if path], {"Boot": {"BootOrder": order}}, call)
+
+        async def is_there() -> bool:
+            _, _, now = await self._view(call)
+            return order in (now.order, now.pending_order)
+
+        if not await comes_true(is_there, call, _READ_BACK_SECONDS) and not _is_scheduled(answer):
+            shown = ", ".join((await self._view(call))[2].order)
+            raise unproven(answer, "the boot order", f"it reads {shown}")
+        _, _, now = await self._view(call)
+        return SetBootOrderResult(order=order, pending=now.order != order)
+
+    async def get_secure_boot(self, arguments: Nothing, call: Call) -> SecureBootReading:
+        return secure_boot_reading(await self._connection.get(await self._secure_boot_path(call), call))
+
+    async def set_secure_boot(self, arguments: SetSecureBoot, call: Call) -> SecureBootReading:
+        """Switches Secure Boot for the next start; `pending` says what is not in force yet."""
+        path = await self._secure_boot_path(call)
+        document = await self._connection.get(path, call)
+        if _secure_boot_setting(document) is arguments.enabled:
+            return secure_boot_reading(document)
+        settings = settings_path(document)
+        paths = [settings, path] if settings is not None else [path]
+        answer = await self._patch_first(paths, {"SecureBootEnable": arguments.enabled}, call)
+
+        async def is_there() -> bool:
+            nonlocal document
+            document = await self._connection.get(path, call)
+            if _secure_boot_setting(document) is arguments.enabled:
+                return True
+            return settings is not None and arguments.enabled is boolean(
+                await self._connection.find(settings, call), "SecureBootEnable"
+            )
+
+        scheduled = _is_scheduled(answer)
+        if not await comes_true(is_there, call, 5.0 if scheduled else _READ_BACK_SECONDS) and not scheduled:
+            raise unproven(answer, "the Secure Boot setting", "it reads the old one")
+        now = secure_boot_reading(document)
+        if now.enabled is not arguments.enabled and now.pending is None:
+            return SecureBootReading(enabled=now.enabled, pending=arguments.enabled)
+        return now
+
+    async def _view(self, call: Call) -> tuple[Document, str | None, BootView]:
+        """The system, the path of its settings object, and the boot part of both."""
+        system = await self._connection.service.system(call)
+        path = settings_path(system)
+        settings = await self._connection.find(path, call)
+        return system, path if settings is not None else None, BootView.of(system, settings)
+
+    def _system_path(self, system: Document) -> str:
+        return self._connection.service.system_path or link(system) or ""
+
+    async def _write_override(
+        self, wanted: Wanted, system: Document, settings: str | None, view: BootView, call: Call
+    ) -> None:
+        """Writes it where it belongs. Where the BMC says that this is not the place, the other resource is tried
+        once; where it refuses a part, the whole is sent once."""
+        tries = [(wanted, False), (wanted, True), (boot_override.full(wanted, view), False)]
+        first: Refused | None = None
+        for attempt, elsewhere in tries:
+            if elsewhere and (settings is None or first is None or not messages.is_not_writable(first.notes)):
+                continue
+            if attempt is not wanted and (attempt == wanted or first is None or first.status != 400):
+                continue
+            to_system, to_settings = as_written(attempt, view)
+            if elsewhere:
+                both = {**to_system, **to_settings}
+                to_system, to_settings = (both, {}) if to_settings else ({}, both)
+            try:
+                if to_settings and settings is not None:
+                    await self._patch(settings, {"Boot": to_settings}, call)
+                if to_system:
+                    await self._patch(self._system_path(system), {"Boot": to_system}, call)
+            except Refused as refused:
+                first = first or refused
+                if refused.status not in (400, 405) or messages.is_value_refused(refused.notes):
+                    raise
+                continue
+            return
+        if first is not None:
+            raise first
+
+    async def _read_override_back(
+        self, wanted: Wanted, arguments: SetBootDevice, call: Call, lost: NoAnswer | None = None
+    ) -> SetBootDeviceResult:
+        view: BootView | None = None
+
+        async def is_there() -> bool:
+            nonlocal view
+            _, _, view = await self._view(call)
+            return wanted.is_in(view, arguments.mode is not None)
+
+        there = await comes_true(is_there, call, _READ_BACK_SECONDS)
+        if view is None:
+            raise unproven(lost, "the boot override", "it cannot be read since")
+        if not there:
+            now = view.reading()
+            raise unproven(
+                lost,
+                f"the boot override {wanted.target} ({wanted.enabled})",
+                f"it reads {now.raw_target} ({now.enabled.value})",
+            )
+        enabled = override_of(view.value(boot_override.ENABLED))
+        supported = wanted.persistent_supported
+        if supported is None and arguments.persistent:
+            supported = enabled is Override.CONTINUOUS
+        raw = view.value(boot_override.TARGET)
+        return SetBootDeviceResult(
+            target=device_of(raw),
+            raw_target=raw,
+            enabled=enabled,
+            mode=mode_of(view.value(boot_override.MODE)),
+            http_boot_uri=view.value(boot_override.HTTP_URI),
+            persistent_supported=supported,
+        )
+
+    async def _patch_first(self, paths: list[str], body: Document, call: Call) -> Answer | NoAnswer:
+        """Writes to the first resource, and to the next where the BMC says that it is not the place. A lost answer
+        is handed back: reading decides."""
+        for path in paths:
+            try:
+                return await self._patch(path, body, call)
+            except NoAnswer as lost:
+                return lost
+            except Refused as refused:
+                if path == paths[-1] or not (refused.absent or messages.is_not_writable(refused.notes)):
+                    raise
+        raise OperationError(ErrorCode.UNSUPPORTED, "this BMC shows no resource for it")
+
+    async def _patch(self, path: str, body: Document, call: Call) -> Answer:
+        """A PATCH that is asked again while the host's firmware is in its self-test."""
+        return await patch_when_ready(lambda: self._connection.patch(path, body, call), call)
+
+    async def _names_of_entries(self, system: Document, view: BootView, call: Call) -> dict[str, str]:
+        """The entries of the order by every name that their boot options have."""
+        names: dict[str, str] = {}
+        path = link(system, "Boot", "BootOptions")
+        for option in await read_collection(self._connection, path, call):
+            reference = text(option, "BootOptionReference")
+            entry = next((entry for entry in view.order if reference and entry.partition(":")[0] == reference), None)
+            if entry is not None:
+                found = (text(option, key) for key in ("Id", "DisplayName", "UefiDevicePath"))
+                names |= {name: entry for name in found if name is not None}
+        return names
+
+    async def _secure_boot_path(self, call: Call) -> str:
+        path = link(await self._connection.service.system(call), "SecureBoot")
+        if path is None:
+            raise OperationError(ErrorCode.UNSUPPORTED, "this BMC shows no Secure Boot")
+        return path
+
+
+async def patch_when_ready(send: Callable[[], Awaitable[Answer]], call: Call) -> Answer:
+    """Sends; again in a while where the BMC says that it is not ready (Launchpad bug 2136275: iLO during POST)."""
+    waited, pause = 0.0, 2.0
+    while True:
+        try:
+            return await send()
+        except Refused as refused:
+            seconds = refused.wait if refused.wait is not None else pause
+            if (
+                refused.status == 401
+                or not refused.transient
+                or waited + seconds > _REFUSED_SECONDS
+                or seconds >= call.remaining
+            ):
+                raise
+            await call.sleep(seconds, "the BMC was not ready for the change")
+            waited, pause = waited + seconds, min(pause * 1.5, 10.0)
+
+
+def settings_path(document: Document) -> str | None:
+    """The settings object of a resource."""
+    return link(document, "@Redfish.Settings", "SettingsObject")
+
+
+def secure_boot_reading(document: Document) -> SecureBootReading:
+    """What is in force since the last start, and what waits for the next."""
+    setting = _secure_boot_setting(document)
+    current = text(document, "SecureBootCurrentBoot")
+    if current is None:
+        return SecureBootReading(enabled=setting)
+    enabled = current.lower() == "enabled"
+    return SecureBootReading(
+        enabled=enabled, pending=setting if setting is not None and setting is not enabled else None
+    )
+
+
+def _secure_boot_setting(document: Document) -> bool | None:
+    return boolean(document, "SecureBootEnable")
+
+
+def _complete_order(asked: list[str], known: dict[str, str], present: list[str]) -> list[str]:
+    """The whole order with the asked entries first. `known`: the entries by their names."""
+    if not present:
+        raise OperationError(ErrorCode.UNSUPPORTED, "this BMC shows no boot order")
+    unknown = [name for name in asked if name not in known]
+    order = list(dict.fromkeys(known[name] for name in asked if name in known))
+    if unknown or not order:
+        raise OperationError(
+            ErrorCode.INVALID_ARGUMENT,
+            (f"the BMC knows no boot entry {', '.join(unknown)}; " if unknown else "the order is empty; ")
+            + f"it has {', '.join(present)}",
+            details={"known": list(present)},
+        )
+    return order + [entry for entry in present if entry not in order]
+
+
+def unproven(answer: Answer | NoAnswer | None, what: str, but: str) -> OperationError:
+    """The error for a change that no reading shows: taken and not applied, or lost on the way."""
+    if isinstance(answer, NoAnswer):
+        return OperationError(
+            ErrorCode.OUTCOME_UNKNOWN, f"{what} was sent once and had no answer ({answer.message}); {but}"
+        )
+    return OperationError(ErrorCode.NOT_APPLIED, f"the BMC took {what}, but {but}")
+
+
+def _is_scheduled(answer: Answer | NoAnswer) -> bool:
+    """Whether the BMC says that the change is a job, done at the next start."""
+    if isinstance(answer, NoAnswer):
+        return False
+    return answer.status == 202 or "Location" in answer.headers or dig(answer.said(), "JobId") is not None
