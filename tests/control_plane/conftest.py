@@ -16,8 +16,9 @@ import psutil
 import psycopg
 import pytest
 
-from control_plane.store import Store, open_store
+from control_plane.store import Store, migrate, open_store
 from tests.control_plane.api_harness import Api
+from tests.control_plane.ledger import Clock, Ledger, make_ledger
 
 _BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
 
@@ -156,4 +157,14 @@ async def sqlite_api(tmp_path: Path) -> AsyncIterator[Api]:
     await made.start()
     yield made
     await made.stop()
+    await opened.close()
+
+
+@pytest.fixture
+async def ledger(store_url: str) -> AsyncIterator[Ledger]:
+    """An empty command ledger whose clock stands still; each test runs on both kinds."""
+    clock = Clock()
+    opened = open_store(store_url, clock=clock)
+    await migrate(opened)
+    yield await make_ledger(opened, clock)
     await opened.close()
