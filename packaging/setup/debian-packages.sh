@@ -8,7 +8,7 @@ python) packages="python3-venv" ;;
 demo) packages="openipmi ipmitool" ;;
 test) packages="openipmi ipmitool postgresql" ;;
 bench) packages="ipmitool postgresql" ;;
-deb) packages="dpkg-dev mmdebstrap systemd-container" ;;
+deb) packages="mmdebstrap systemd-container" ;;
 *)
     echo "unknown purpose: $1" >&2
     exit 2
@@ -19,6 +19,7 @@ stand_in() {
     case "$1" in
     openipmi) echo "our own IPMI peer stands in for ipmi_sim" ;;
     ipmitool) echo "what is held against ipmitool is left out" ;;
+    mmdebstrap | systemd-container) echo "the packages are built, but not tried in a clean Debian" ;;
     postgresql) echo "the tests on PostgreSQL are left out; SQLite is still tested" ;;
     *) echo "this target needs it" ;;
     esac

@@ -14,4 +14,6 @@ compile dev --all-extras --group dev pyproject.toml
 for extra in agent control-plane simulators; do
     compile "$extra" --extra "$extra" --constraint requirements/dev.txt pyproject.toml
 done
+# What the Debian package carries: every part, nothing for development.
+compile runtime --all-extras --constraint requirements/dev.txt pyproject.toml
 compile peers --group peers
