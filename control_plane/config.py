@@ -1,0 +1,257 @@
+"""The control plane's settings: a TOML file, every key of which may be left out.
+
+state_dir = "/var/lib/rackwright-control-plane"
+worker = "control-1"                      # unique among the workers of one database
+
+[store]
+url = "postgresql://rackwright@db.example/rackwright"
+password_file = "/etc/rackwright/db-password"
+
+[api]
+listen = "127.0.0.1:8440"
+tls_certificate = "/etc/rackwright/api.pem"
+tls_key = "/etc/rackwright/api.key"
+
+[agents]
+listen = "0.0.0.0:8443"
+names = ["control.example", "192.0.2.1"]  # what agents call this host; in the server's certificate
+
+[log]
+level = "info"
+format = "json"
+
+[retention]
+events = "30d"
+commands = "90d"
+"""
+
+import ipaddress
+import os
+import platform
+import re
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import msgspec
+from msgspec import Meta
+
+from control_plane.store import StoreUrlInvalid
+from control_plane.store.location import sqlite_path
+from protocol.durations import parse_duration
+from protocol.errors import Issue, RackwrightError
+from protocol.validation import check
+
+__all__ = ["DEFAULT_FILE", "Config", "ConfigError", "Listen", "load", "store_url"]
+
+DEFAULT_FILE = Path("/etc/rackwright/control-plane.toml")
+_WORKER = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$(?!\n)"
+_HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*")
+
+
+class ConfigError(RackwrightError):
+    """The settings cannot be used; each fault with its file and key."""
+
+    def __init__(self, file: Path, issues: list[Issue]) -> None:
+        self.issues = issues
+        lines = [f"{file}: {issue}" for issue in issues]
+        super().__init__("\n".join(lines))
+
+
+class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class StoreConfig(_Section, frozen=True, kw_only=True):
+    url: str = ""
+    """Empty: SQLite in the state folder."""
+    password_file: str | None = None
+    password_env: str | None = None
+
+
+class ApiConfig(_Section, frozen=True, kw_only=True):
+    listen: str = "127.0.0.1:8440"
+    tls_certificate: str | None = None
+    tls_key: str | None = None
+
+
+class AgentsConfig(_Section, frozen=True, kw_only=True):
+    listen: str = "0.0.0.0:8443"
+    names: Annotated[list[str], Meta(max_length=50)] = []
+    """Empty: this host's name, localhost and the loopback addresses."""
+
+
+class LogConfig(_Section, frozen=True, kw_only=True):
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "json", "console"] = "auto"
+    """auto: console on a terminal, else JSON."""
+
+
+class RetentionConfig(_Section, frozen=True, kw_only=True):
+    events: str | int = "30d"
+    commands: str | int = "90d"
+    """Ended commands; with one its idempotency key is forgotten too."""
+
+
+class Config(_Section, frozen=True, kw_only=True):
+    """The settings, sound."""
+
+    state_dir: str = "/var/lib/rackwright-control-plane"
+    worker: Annotated[str, Meta(pattern=_WORKER)] | None = None
+    store: StoreConfig = StoreConfig()
+    api: ApiConfig = ApiConfig()
+    agents: AgentsConfig = AgentsConfig()
+    log: LogConfig = LogConfig()
+    retention: RetentionConfig = RetentionConfig()
+
+    @property
+    def state(self) -> Path:
+        return Path(self.state_dir)
+
+    @property
+    def worker_name(self) -> str:
+        return self.worker or re.sub(r"[^A-Za-z0-9._-]", "-", platform.node())[:63] or "worker"
+
+    @property
+    def admin_socket(self) -> Path:
+        return self.state / "admin.sock"
+
+    @property
+    def public_names(self) -> list[str]:
+        if self.agents.names:
+            return self.agents.names
+        names = [platform.node(), "localhost", "127.0.0.1", "::1"]
+        return [name for name in names if _HOST_NAME.fullmatch(name) or name == "::1"]
+
+    @property
+    def agent_url(self) -> str:
+        """Where an agent connects to, as far as this host can tell."""
+        name, port = self.public_names[0], Listen.parse(self.agents.listen).port
+        return f"wss://{f'[{name}]' if ':' in name else name}:{port}"
+
+
+class Listen(msgspec.Struct, frozen=True):
+    """Where to listen; port 0 means any free one."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Listen":
+        """`host:port`, an IPv6 address in brackets. Raises ValueError."""
+        host, separator, port = text.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not separator or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+            raise ValueError(f"{text!r} is no place to listen: write host:port, such as 127.0.0.1:8440 or [::1]:8440")
+        if not _is_name(host):
+            raise ValueError(f"{host!r} is neither an address nor a host name")
+        return cls(host, int(port))
+
+
+def load(file: Path | None) -> Config:
+    """The settings of the file; of the default file where none is named, which need not be there.
+
+    Raises ConfigError with every fault.
+    """
+    named = file or DEFAULT_FILE
+    try:
+        raw = tomllib.loads(named.read_text())
+    except FileNotFoundError:
+        if file is None:
+            return Config()
+        raise ConfigError(named, [Issue("", "there is no such file")]) from None
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(named, [Issue("", f"cannot be read: {why}")]) from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(named, [Issue("", f"is not TOML: {error}")]) from None
+    config, issues = check(Config, raw)
+    if config is None:
+        raise ConfigError(named, issues)
+    issues = list(_faults(config))
+    if issues:
+        raise ConfigError(named, issues)
+    return config
+
+
+def store_url(config: Config) -> str:
+    """The store's URL with its password, which must be shown nowhere. Raises ConfigError when it cannot be read."""
+    url = config.store.url or f"sqlite://{config.state.absolute()}/rackwright.db"
+    password = _password(config.store)
+    if password is None:
+        return url
+    parts = urlsplit(url)
+    user, _, place = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=f"{user}:{quote(password, safe='')}@{place}"))
+
+
+def _password(store: StoreConfig) -> str | None:
+    if store.password_env is not None:
+        password = os.environ.get(store.password_env)
+        if password is None:
+            issue = Issue("store.password_env", f"the environment has no {store.password_env}")
+            raise ConfigError(Path("environment"), [issue])
+        return password
+    if store.password_file is not None:
+        try:
+            return Path(store.password_file).read_text().rstrip("\n")
+        except OSError as error:
+            issue = Issue("store.password_file", f"cannot be read: {error.strerror}")
+            raise ConfigError(Path(store.password_file), [issue]) from None
+    return None
+
+
+def _faults(config: Config) -> Iterator[Issue]:
+    if not Path(config.state_dir).is_absolute():
+        yield Issue("state_dir", "must be an absolute path")
+    yield from _store_faults(config.store)
+    for key, text in (("api.listen", config.api.listen), ("agents.listen", config.agents.listen)):
+        yield from _parsed(key, Listen.parse, text)
+    if (config.api.tls_certificate is None) != (config.api.tls_key is None):
+        yield Issue("api.tls_key", "tls_certificate and tls_key go together: give both or neither")
+    for index, name in enumerate(config.agents.names):
+        if not _is_name(name):
+            yield Issue(f"agents.names[{index}]", f"{name!r} is neither an address nor a host name")
+    for key, kept in (("events", config.retention.events), ("commands", config.retention.commands)):
+        yield from _parsed(f"retention.{key}", _kept_long_enough, kept)
+
+
+def _store_faults(store: StoreConfig) -> Iterator[Issue]:
+    if store.password_file is not None and store.password_env is not None:
+        yield Issue("store.password_env", "give either password_file or password_env")
+    if not store.url:
+        return
+    parts = urlsplit(store.url)
+    if parts.scheme == "sqlite":
+        try:
+            sqlite_path(store.url)
+        except StoreUrlInvalid as error:
+            yield Issue("store.url", str(error))
+    elif parts.scheme not in ("postgresql", "postgres"):
+        yield Issue("store.url", "must begin with sqlite: or postgresql:")
+    elif ":" in parts.netloc.rpartition("@")[0] or "password" in parts.query:
+        yield Issue("store.url", "holds a password: put it into a file and name that as store.password_file")
+    elif (store.password_file or store.password_env) and not parts.username:
+        yield Issue("store.url", "names no user for the password: postgresql://user@host/database")
+
+
+def _parsed(key: str, parse: Callable[[str], object], text: str | int) -> Iterator[Issue]:
+    try:
+        parse(text)  # type: ignore[arg-type]
+    except ValueError as error:
+        yield Issue(key, str(error))
+
+
+def _kept_long_enough(text: str | int) -> None:
+    if parse_duration(text) < 3_600_000:
+        raise ValueError("must be at least 1h")
+
+
+def _is_name(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return _HOST_NAME.fullmatch(text) is not None
+    return True

@@ -1,0 +1,252 @@
+"""Agents and their connections: joining, connecting, superseding, revoking."""
+
+import hashlib
+import hmac
+
+from control_plane.commands import Resume, plan_resume
+from control_plane.events import publish
+from control_plane.records import AgentRow, JoinTokenRow, SessionRow, columns
+from control_plane.sites import serve_by
+from control_plane.store import Transaction, json_text, params_of
+from protocol.errors import RequestCode, RequestError
+from protocol.frames import Hello
+from protocol.ids import new_id
+from protocol.join_token import JoinToken
+
+__all__ = [
+    "AgentRevoked",
+    "close_session",
+    "close_worker_sessions",
+    "create_join_token",
+    "get_agent",
+    "list_agents",
+    "list_connected_agents",
+    "lock_session",
+    "open_session",
+    "record_certificate",
+    "redeem_join_token",
+    "revoke_agent",
+]
+
+_AGENT = columns(AgentRow)
+_SESSION = columns(SessionRow)
+_TOKEN = columns(JoinTokenRow)
+
+
+class AgentRevoked(Exception):
+    """The agent is unknown here, or was revoked: it must not connect."""
+
+
+def create_join_token(
+    tx: Transaction, token: JoinToken, *, tenant_id: str, site_id: str, role: str, created_by: str, ttl_ms: int
+) -> JoinTokenRow:
+    """Stores the token's hash; the token itself is shown once by the caller and kept nowhere."""
+    now = tx.now()
+    row = JoinTokenRow(
+        token.id, tenant_id, site_id, role, _hash(token.secret.reveal()), now, created_by, now + ttl_ms, None, None
+    )
+    tx.run(
+        f"INSERT INTO join_tokens ({_TOKEN}) VALUES ({', '.join(':' + c for c in JoinTokenRow.__struct_fields__)})",
+        params_of(row),
+    )
+    return row
+
+
+def redeem_join_token(tx: Transaction, token_id: str, secret: str, host_name: str, version: str) -> AgentRow:
+    """Spends the token and makes the agent that it was for, in one transaction.
+
+    Raises RequestError FORBIDDEN, with what to do; nothing is spent then. A site without an agent gets this one.
+    """
+    row = tx.one(f"SELECT {_TOKEN} FROM join_tokens WHERE id = :id FOR UPDATE", {"id": token_id}, into=JoinTokenRow)
+    if row is None or not hmac.compare_digest(row.secret_hash, _hash(secret)):
+        raise RequestError(
+            RequestCode.FORBIDDEN, "this join token is not known here: make a new one and use it whole"
+        )
+    if row.used_at is not None:
+        raise RequestError(
+            RequestCode.FORBIDDEN,
+            f"this join token was used before, by {row.used_by}: a token joins one agent; make a new one",
+        )
+    now = tx.now()
+    if row.expires_at <= now:
+        raise RequestError(RequestCode.FORBIDDEN, "this join token has expired: make a new one and use it in time")
+    agent = AgentRow(
+        new_id("agent"), row.tenant_id, row.site_id, None, row.role, host_name, version, {}, now, None, None, None
+    )
+    tx.run(
+        f"INSERT INTO agents ({_AGENT}) VALUES ({', '.join(':' + c for c in AgentRow.__struct_fields__)})",
+        params_of(agent),
+    )
+    tx.run(
+        "UPDATE join_tokens SET used_at = :now, used_by = :agent_id WHERE id = :id",
+        {"id": row.id, "now": now, "agent_id": agent.id},
+    )
+    site = tx.one("SELECT agent_id FROM sites WHERE id = :id FOR UPDATE", {"id": row.site_id})
+    if row.role == "site" and site is not None and site[0] is None:
+        serve_by(tx, row.site_id, agent.id)
+    publish(
+        tx,
+        row.tenant_id,
+        f"agent/{agent.id}",
+        "agent.joined",
+        {"siteId": row.site_id, "hostName": host_name, "role": row.role},
+    )
+    return agent
+
+
+def record_certificate(tx: Transaction, agent_id: str, serial: str, not_after: int) -> None:
+    tx.run(
+        "INSERT INTO certificates (serial, agent_id, issued_at, not_after) "
+        "VALUES (:serial, :agent_id, :now, :not_after)",
+        {"serial": serial, "agent_id": agent_id, "now": tx.now(), "not_after": not_after},
+    )
+
+
+def open_session(tx: Transaction, hello: Hello, worker: str) -> tuple[SessionRow, AgentRow, Resume]:
+    """Opens the agent's connection; an older one of the same agent is superseded.
+
+    Raises AgentRevoked. The plan's commands must be marked as sent before they are sent.
+    """
+    agent = tx.one(f"SELECT {_AGENT} FROM agents WHERE id = :id FOR UPDATE", {"id": hello.agent_id}, into=AgentRow)
+    if agent is None or agent.revoked_at is not None:
+        reason = agent.revoked_reason if agent else None
+        raise AgentRevoked(reason or "the agent is not known here")
+    now = tx.now()
+    if agent.session_id is not None:
+        _close(tx, agent.session_id, "superseded by a newer connection of the same agent", now)
+    session = SessionRow(
+        new_id("ses"), agent.id, agent.role, hello.boot_id, hello.journal_id, worker, now, None, None
+    )
+    tx.run(
+        f"INSERT INTO sessions ({_SESSION}) VALUES ({', '.join(':' + c for c in SessionRow.__struct_fields__)})",
+        params_of(session),
+    )
+    tx.run(
+        "UPDATE agents SET session_id = :session, version = :version, host_name = :host_name, drivers = :drivers "
+        "WHERE id = :id",
+        {
+            "id": agent.id,
+            "session": session.id,
+            "version": hello.version,
+            "host_name": hello.host_name,
+            "drivers": json_text(hello.drivers),
+        },
+    )
+    publish(
+        tx,
+        agent.tenant_id,
+        f"agent/{agent.id}",
+        "agent.connected",
+        {"sessionId": session.id, "bootId": hello.boot_id},
+    )
+    resume = plan_resume(tx, session, {held.id: held.state for held in hello.held})
+    return session, agent, resume
+
+
+def close_session(tx: Transaction, session_id: str, reason: str) -> None:
+    """The connection is gone. A session that was superseded meanwhile stays as it is."""
+    closed = _close(tx, session_id, reason, tx.now())
+    if closed is not None:
+        publish(
+            tx, closed[1], f"agent/{closed[0]}", "agent.disconnected", {"sessionId": session_id, "reason": reason}
+        )
+
+
+def close_worker_sessions(tx: Transaction, worker: str) -> int:
+    """At a worker's start: what it left open when it last ended is not connected any more."""
+    return tx.run(
+        "UPDATE sessions SET disconnected_at = :now, disconnect_reason = 'the worker restarted' "
+        "WHERE worker = :worker AND disconnected_at IS NULL",
+        {"worker": worker, "now": tx.now()},
+    )
+
+
+def get_agent(tx: Transaction, tenant_id: str, agent_id: str) -> tuple[AgentRow, SessionRow | None]:
+    """The agent and its latest session. Raises RequestError NOT_FOUND."""
+    agent = tx.one(
+        f"SELECT {_AGENT} FROM agents WHERE id = :id AND tenant_id = :tenant_id",
+        {"id": agent_id, "tenant_id": tenant_id},
+        into=AgentRow,
+    )
+    if agent is None:
+        raise RequestError(RequestCode.NOT_FOUND, f"there is no agent {agent_id!r}")
+    return agent, _session(tx, agent)
+
+
+def list_agents(tx: Transaction, tenant_id: str, after: str, limit: int) -> list[tuple[AgentRow, SessionRow | None]]:
+    """By id, behind the id `after`, each with its latest session."""
+    agents = tx.all(
+        f"SELECT {_AGENT} FROM agents WHERE tenant_id = :tenant_id AND id > :after ORDER BY id LIMIT :limit",
+        {"tenant_id": tenant_id, "after": after, "limit": limit},
+        into=AgentRow,
+    )
+    sessions = tx.all(
+        f"SELECT {_SESSION} FROM sessions WHERE id IN EACH(:ids)",
+        {"ids": [agent.session_id for agent in agents if agent.session_id]},
+        into=SessionRow,
+    )
+    by_id = {session.id: session for session in sessions}
+    return [(agent, by_id.get(agent.session_id or "")) for agent in agents]
+
+
+def list_connected_agents(tx: Transaction, tenant_id: str, after: str, limit: int) -> list[AgentRow]:
+    """Those with an open connection, by id, behind the id `after`."""
+    return tx.all(
+        f"""
+        SELECT {columns(AgentRow, "agents")} FROM agents JOIN sessions ON sessions.id = agents.session_id
+        WHERE agents.tenant_id = :tenant_id AND agents.id > :after
+            AND sessions.disconnected_at IS NULL AND agents.revoked_at IS NULL
+        ORDER BY agents.id LIMIT :limit
+        """,
+        {"tenant_id": tenant_id, "after": after, "limit": limit},
+        into=AgentRow,
+    )
+
+
+def lock_session(tx: Transaction, agent_id: str) -> str | None:
+    """The agent's present session, which no newer connection can supersede until this transaction is over."""
+    row = tx.one("SELECT session_id FROM agents WHERE id = :id FOR SHARE", {"id": agent_id})
+    return None if row is None else row[0]
+
+
+def revoke_agent(tx: Transaction, tenant_id: str, agent_id: str, reason: str) -> AgentRow:
+    """Denies the agent for ever. Its live connection is closed by its worker, which hears of the event.
+
+    Raises RequestError NOT_FOUND. Revoking twice changes nothing.
+    """
+    agent, _ = get_agent(tx, tenant_id, agent_id)
+    changed = tx.run(
+        "UPDATE agents SET revoked_at = :now, revoked_reason = :reason WHERE id = :id AND revoked_at IS NULL",
+        {"id": agent_id, "now": tx.now(), "reason": reason},
+    )
+    if changed:
+        tx.run("UPDATE sites SET agent_id = NULL WHERE agent_id = :id", {"id": agent_id})
+        publish(tx, tenant_id, f"agent/{agent_id}", "agent.revoked", {"reason": reason})
+        tx.notify(REVOKED_CHANNEL, agent_id)
+    return get_agent(tx, tenant_id, agent.id)[0]
+
+
+REVOKED_CHANNEL = "revoked"
+"""Payload: the id of an agent whose connection is to be closed."""
+
+
+def _session(tx: Transaction, agent: AgentRow) -> SessionRow | None:
+    if agent.session_id is None:
+        return None
+    return tx.one(f"SELECT {_SESSION} FROM sessions WHERE id = :id", {"id": agent.session_id}, into=SessionRow)
+
+
+def _close(tx: Transaction, session_id: str, reason: str, now: int) -> tuple[str, str] | None:
+    row = tx.one(
+        """
+        UPDATE sessions SET disconnected_at = :now, disconnect_reason = :reason
+        WHERE id = :id AND disconnected_at IS NULL
+        RETURNING agent_id, (SELECT tenant_id FROM agents WHERE agents.id = sessions.agent_id)
+        """,
+        {"id": session_id, "now": now, "reason": reason},
+    )
+    return None if row is None else (row[0], row[1])
+
+
+def _hash(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()

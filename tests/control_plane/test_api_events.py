@@ -1,0 +1,161 @@
+"""Events: listed by cursor, and followed as a stream."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from control_plane.api.stream import follow
+from control_plane.events import newest, publish, read_from
+from control_plane.store import Store, Transaction, migrate, open_store
+from tests.control_plane.api_harness import Api
+from tests.control_plane.ledger import Clock
+
+
+async def always() -> bool:
+    return True
+
+
+def publish_many(tx: Transaction, count: int, tenant: str = "acme") -> None:
+    for number in range(count):
+        publish(tx, tenant, f"test/{number}", "test.happened", {"number": number})
+
+
+async def messages(stream: AsyncIterator[bytes]) -> AsyncIterator[dict[str, Any]]:
+    """The events of a stream's bytes, one by one."""
+    async for chunk in stream:
+        for block in chunk.decode().split("\n\n"):
+            lines = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
+            if "data" in lines:
+                event = msgspec.json.decode(lines["data"])
+                assert (lines["id"], lines["event"]) == (str(event["seq"]), event["type"])
+                yield event
+
+
+async def take(stream: AsyncIterator[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    async with asyncio.timeout(20):
+        return [await anext(stream) for _ in range(count)]
+
+
+async def test_the_cursor_of_an_answer_is_where_to_go_on_even_when_it_was_empty(api: Api) -> None:
+    empty = await api.ok("events.list")
+    assert (empty["items"], bool(empty["cursor"])) == ([], True)
+    await api.store.write(publish_many, 5)
+    first = await api.listed("events.list", {"cursor": empty["cursor"], "limit": 3})
+    rest = await api.ok("events.list", {"cursor": first["cursor"]})
+    assert [event["data"]["number"] for event in first["items"] + rest["items"]] == [0, 1, 2, 3, 4]
+    assert (await api.ok("events.list", {"cursor": rest["cursor"]}))["items"] == []
+
+
+async def test_a_stream_gives_what_happens_in_order_and_only_ones_own(api: Api) -> None:
+    stream = messages(follow(api.hub, "acme", 0, always))
+    await api.store.write(publish_many, 150)
+    await api.store.write(publish_many, 3, "umbrella")
+    await api.store.write(publish_many, 2)
+    events = await take(stream, 152)
+    assert {event["tenantId"] for event in events} == {"acme"}
+    assert [event["data"]["number"] for event in events] == [*range(150), 0, 1]
+
+
+async def test_a_stream_is_resumed_without_gap_and_without_repeat(api: Api) -> None:
+    await api.store.write(publish_many, 10)
+    seen: list[int] = []
+    last = 0
+    for _ in range(5):
+        events = await take(messages(follow(api.hub, "acme", last, always)), 2)
+        seen += [event["data"]["number"] for event in events]
+        last = events[-1]["seq"]
+    assert seen == list(range(10))
+
+
+async def test_a_stream_without_a_place_begins_now(sqlite_api: Api) -> None:
+    api = sqlite_api
+    await api.store.write(publish_many, 3)
+    stream = follow(api.hub, "acme", None, always)
+    assert (await anext(stream)).startswith(b": ")
+    await api.store.write(publish_many, 1)
+    assert [event["data"]["number"] for event in await take(messages(stream), 1)] == [0]
+
+
+async def test_a_stream_ends_when_its_token_is_no_longer_good(sqlite_api: Api) -> None:
+    async def never() -> bool:
+        return False
+
+    async with asyncio.timeout(10):
+        chunks = [chunk async for chunk in follow(sqlite_api.hub, "acme", 0, never)]
+    assert len(chunks) == 1
+    assert sqlite_api.hub.open == 0
+
+
+async def test_streams_end_when_the_process_stops(sqlite_api: Api) -> None:
+    stream = follow(sqlite_api.hub, "acme", 0, always)
+    await anext(stream)
+    sqlite_api.hub.stop()
+    async with asyncio.timeout(10):
+        assert [chunk async for chunk in stream] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "message"),
+    [
+        ("?tenantId=umbrella", 403, "this token is for another tenant"),
+        ("?tenantId=a%20b", 400, "the request has 1 fault"),
+        ("?after=soon", 400, "the request has 1 fault"),
+    ],
+)
+async def test_a_stream_is_refused_like_any_request(sqlite_api: Api, path: str, status: int, message: str) -> None:
+    answer = await sqlite_api.http("GET", f"/api/compute/events/stream{path}")
+    assert (answer.status, answer.message) == (status, message)
+
+
+async def test_a_stream_needs_the_right_to_read_events(sqlite_api: Api) -> None:
+    token = await sqlite_api.make_token("acme", ["compute:nodes:*"])
+    answer = await sqlite_api.http("GET", "/api/compute/events/stream", token=token)
+    assert (answer.status, "compute:events:read" in answer.message) == (403, True)
+    assert (await sqlite_api.http("POST", "/api/compute/events/stream")).status == 405
+
+
+async def test_the_last_event_id_goes_before_the_query(sqlite_api: Api) -> None:
+    api = sqlite_api
+    await api.store.write(publish_many, 3)
+    task = asyncio.create_task(api.http("GET", "/api/compute/events/stream?after=0", headers={"last-event-id": "2"}))
+    await asyncio.sleep(0.2)
+    api.hub.stop()
+    answer = await task
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.body.count(b"event: test.happened") == 1
+
+
+@pytest.fixture
+async def clocked(postgres_url: str) -> AsyncIterator[tuple[Store, Clock]]:
+    clock = Clock()
+    store = open_store(postgres_url, clock=clock)
+    await migrate(store)
+    yield store, clock
+    await store.close()
+
+
+async def test_an_event_behind_one_that_is_not_settled_yet_is_held_back_too(clocked: tuple[Store, Clock]) -> None:
+    """A transaction that began early and ended late has an old time and a high number."""
+    store, clock = clocked
+    await store.write(publish_many, 1)
+    clock.pass_by(-5_000)
+    await store.write(publish_many, 1)
+    clock.pass_by(5_000)
+    assert await store.read(read_from, "acme", 0, 10) == []
+    assert await store.read(newest, "acme") == 0
+    clock.pass_by(1_001)
+    assert len(await store.read(read_from, "acme", 0, 10)) == 2
+    assert await store.read(newest, "*") == 2
+
+
+async def test_a_stream_that_nobody_reads_any_more_is_let_go(sqlite_api: Api) -> None:
+    stream = follow(sqlite_api.hub, "acme", 0, always)
+    await anext(stream)
+    assert sqlite_api.hub.open == 1
+    with contextlib.suppress(StopAsyncIteration):
+        await stream.aclose()  # type: ignore[attr-defined]
+    assert sqlite_api.hub.open == 0

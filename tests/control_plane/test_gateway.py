@@ -1,0 +1,480 @@
+"""The agents' door, over real mutual TLS, on both databases."""
+
+import asyncio
+import contextlib
+import hashlib
+import ssl
+import urllib.request
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+from websockets.typing import Subprotocol
+
+from control_plane.authority import Authority
+from control_plane.commands import cancel, enqueue, get_command
+from control_plane.gateway import Gateway
+from control_plane.nodes import create_node
+from control_plane.records import CommandRow, NodeRow
+from control_plane.sessions import create_join_token, get_agent, revoke_agent
+from control_plane.sites import create_site, get_site
+from control_plane.store import Store, Transaction, migrate
+from protocol.commands import CommandState, Ending, JournalState, Outcome
+from protocol.errors import Failure
+from protocol.frames import (
+    SUBPROTOCOL,
+    Accepted,
+    Cancel,
+    CertificateIssued,
+    CertificateRequest,
+    ErrorFrame,
+    Goodbye,
+    JoinRefused,
+    Settled,
+    Started,
+    Welcome,
+)
+from protocol.ids import new_id
+from protocol.join_token import JoinToken
+from protocol.operations import Repeat
+from tests.control_plane.scripted_agent import ScriptedAgent, join, key_and_csr
+
+
+@dataclass
+class Site:
+    """A control plane with one site and one machine; the agent is not there yet."""
+
+    store: Store
+    authority: Authority
+    gateway: Gateway
+    site_id: str
+    node_id: str
+    folder: Path
+
+    async def token(self, ttl_ms: int = 3_600_000) -> JoinToken:
+        token = JoinToken.new(self.authority.sha256)
+        await self.store.write(_token, token, self.site_id, ttl_ms)
+        return token
+
+    async def agent(self) -> ScriptedAgent:
+        return await ScriptedAgent.joined(self.gateway.port, self.authority.pem, await self.token(), self.folder)
+
+    async def command(self, agent: ScriptedAgent, *, repeat: Repeat = Repeat.ONCE) -> CommandRow:
+        """An operation that can wait a minute for its agent."""
+        return await self.store.write(_enqueue, agent.id, self.node_id, repeat, 60_000)
+
+    async def row(self, command_id: str) -> CommandRow:
+        row = await self.store.read(get_command, "root", command_id)
+        assert row is not None
+        return row
+
+    async def until(self, command_id: str, state: CommandState) -> CommandRow:
+        async with asyncio.timeout(10):
+            while (row := await self.row(command_id)).state is not state:
+                await asyncio.sleep(0.02)
+        return row
+
+    async def restart(self) -> None:
+        """The process dies and comes back: nothing but the tables is left."""
+        port = self.gateway.port
+        await self.gateway.stop()
+        self.gateway = Gateway(self.store, self.authority, worker="w1", port=port)
+        await self.gateway.start()
+
+
+def _site(tx: Transaction) -> tuple[str, str]:
+    site = create_site(tx, "root", "lab")
+    now = tx.now()
+    node = NodeRow(
+        new_id("node"), "root", "m1", site.id, {}, {}, "https://192.0.2.1", "redfish", "ref", "first-use", now, now
+    )
+    return site.id, create_node(tx, node).id
+
+
+def _token(tx: Transaction, token: JoinToken, site_id: str, ttl_ms: int) -> None:
+    create_join_token(tx, token, tenant_id="root", site_id=site_id, role="site", created_by="test", ttl_ms=ttl_ms)
+
+
+def _enqueue(tx: Transaction, agent_id: str, node_id: str, repeat: Repeat, life_ms: int) -> CommandRow:
+    identifier = new_id("cmd")
+    action = {Repeat.ONCE: "reset", Repeat.CONVERGE: "on"}.get(repeat)
+    payload: dict[str, object] = {
+        "driver": "simulated",
+        "concern": "power",
+        "operation": "setPower" if action else "getPower",
+        "args": {"action": action} if action else {},
+        "targetNodeId": node_id,
+    }
+    row = CommandRow(
+        id=identifier,
+        tenant_id="root",
+        node_id=node_id,
+        agent_id=agent_id,
+        kind="driver.invoke",
+        payload=payload,
+        key=identifier,
+        repeat=repeat,
+        state=CommandState.QUEUED,
+        created_at=tx.now(),
+        created_by="test",
+        not_after=tx.now() + life_ms,
+        sent_session=None,
+        sent_journal=None,
+        started_at=None,
+        finished_at=None,
+        cancel_reason=None,
+        ending=None,
+        late_ending=None,
+    )
+    return enqueue(tx, row)
+
+
+@pytest.fixture
+async def site(store: Store, tmp_path: Path) -> AsyncIterator[Site]:
+    await migrate(store)
+    authority = Authority.open(tmp_path / "ca")
+    gateway = Gateway(store, authority, worker="w1")
+    await gateway.start()
+    site_id, node_id = await store.write(_site)
+    it = Site(store, authority, gateway, site_id, node_id, tmp_path)
+    yield it
+    await it.gateway.stop()
+
+
+async def test_the_ca_is_given_to_anybody_and_is_the_one_in_the_token(site: Site) -> None:
+    context = ssl._create_unverified_context()
+    url = f"https://127.0.0.1:{site.gateway.port}/ca.pem"
+    body = await asyncio.to_thread(lambda: urllib.request.urlopen(url, context=context).read())
+    assert hashlib.sha256(ssl.PEM_cert_to_DER_cert(body.decode())).hexdigest() == (await site.token()).ca_sha256
+
+
+async def test_the_first_agent_of_a_site_serves_it(site: Site) -> None:
+    agent = await site.agent()
+    row = await site.store.read(get_site, "root", site.site_id)
+    assert row is not None
+    assert row.agent_id == agent.id
+
+
+async def test_a_token_joins_one_agent_only(site: Site) -> None:
+    token = await site.token()
+    first = await ScriptedAgent.joined(site.gateway.port, site.authority.pem, token, site.folder)
+    answer = await join(site.gateway.port, site.authority.pem, token, key_and_csr()[1])
+    assert isinstance(answer, JoinRefused)
+    assert f"used before, by {first.id}" in answer.message
+
+
+async def test_an_expired_token_is_refused_with_what_to_do(site: Site) -> None:
+    token = await site.token(ttl_ms=-1)
+    answer = await join(site.gateway.port, site.authority.pem, token, key_and_csr()[1])
+    assert answer == JoinRefused(message="this join token has expired: make a new one and use it in time")
+
+
+async def test_a_wrong_secret_spends_nothing(site: Site) -> None:
+    token = await site.token()
+    wrong = JoinToken(token.ca_sha256, token.id, JoinToken.new("0" * 64).secret)
+    answer = await join(site.gateway.port, site.authority.pem, wrong, key_and_csr()[1])
+    assert isinstance(answer, JoinRefused)
+    assert "not known here" in answer.message
+    await ScriptedAgent.joined(site.gateway.port, site.authority.pem, token, site.folder)
+
+
+async def test_a_damaged_certificate_request_spends_nothing(site: Site) -> None:
+    token = await site.token()
+    answer = await join(site.gateway.port, site.authority.pem, token, "no request")
+    assert isinstance(answer, JoinRefused)
+    assert "certificate request cannot be read" in answer.message
+    await ScriptedAgent.joined(site.gateway.port, site.authority.pem, token, site.folder)
+
+
+async def test_without_a_certificate_nobody_reaches_the_agents_path(site: Site) -> None:
+    context = ssl.create_default_context(cadata=site.authority.pem)
+    with pytest.raises(InvalidStatus) as refused:
+        await connect(
+            f"wss://127.0.0.1:{site.gateway.port}/agent",
+            ssl=context,
+            subprotocols=[Subprotocol(SUBPROTOCOL)],
+            proxy=None,
+        )
+    assert refused.value.response.status_code == 401
+    assert b"join with a join token" in bytes(refused.value.response.body)
+
+
+async def test_a_certificate_of_another_ca_is_refused_in_the_handshake(site: Site, tmp_path: Path) -> None:
+    agent = await site.agent()
+    other = Authority.open(tmp_path / "other")
+    key, csr = key_and_csr()
+    (site.folder / "key.pem").write_bytes(key)
+    (site.folder / "cert.pem").write_text(other.issue_agent(csr, agent.id).pem)
+    with pytest.raises((OSError, WebSocketException)):
+        await agent.open()
+
+
+async def test_a_hello_for_another_agent_is_refused(site: Site) -> None:
+    async with await site.agent() as agent:
+        agent.id = new_id("agent")
+        with pytest.raises(ConnectionClosed) as closed:
+            await agent.connect()
+        assert "another agent than the certificate" in str(closed.value)
+
+
+async def test_a_queued_command_reaches_the_agent_and_its_ending_is_settled(site: Site) -> None:
+    async with await site.agent() as agent:
+        await agent.connect()
+        row = await site.command(agent)
+        command = await agent.receive_command()
+        assert command.id == row.id
+        assert 50_000 < command.remaining_ms <= 60_000
+        await agent.send(Accepted(id=row.id))
+        await site.until(row.id, CommandState.DELIVERED)
+        await agent.send(Started(id=row.id))
+        assert (await site.until(row.id, CommandState.RUNNING)).started_at is not None
+        assert await agent.finish(row.id) == Settled(ids=[row.id])
+        ended = await site.row(row.id)
+        assert ended.state is CommandState.SUCCEEDED
+        assert ended.ending == Ending(Outcome.SUCCEEDED, {"state": "on"})
+
+
+async def test_a_command_queued_while_the_agent_is_away_is_sent_when_it_comes(site: Site) -> None:
+    async with await site.agent() as agent:
+        row = await site.command(agent)
+        await agent.connect()
+        assert (await agent.receive_command()).id == row.id
+
+
+async def test_a_command_that_never_arrived_is_sent_again_over_the_next_connection(site: Site) -> None:
+    async with await site.agent() as agent:
+        await agent.connect()
+        row = await site.command(agent)
+        await agent.receive_command()
+        await agent.cut()
+        await agent.connect()
+        assert (await agent.receive_command()).id == row.id
+
+
+async def test_an_act_whose_journal_is_lost_is_not_sent_again(site: Site) -> None:
+    async with await site.agent() as agent:
+        await agent.connect()
+        row = await site.command(agent)
+        await agent.receive_command()
+        await agent.cut()
+        agent.journal_id = new_id("jrn")
+        await agent.connect()
+        ended = await site.until(row.id, CommandState.FAILED)
+        assert ended.ending is not None
+        assert ended.ending.error is not None
+        assert ended.ending.error.code == "OUTCOME_UNKNOWN"
+        later = await site.command(agent, repeat=Repeat.READ)
+        assert (await agent.receive_command()).id == later.id
+
+
+async def test_a_harmless_command_whose_journal_is_lost_is_sent_again(site: Site) -> None:
+    async with await site.agent() as agent:
+        await agent.connect()
+        row = await site.command(agent, repeat=Repeat.CONVERGE)
+        await agent.receive_command()
+        await agent.cut()
+        agent.journal_id = new_id("jrn")
+        await agent.connect()
+        assert (await agent.receive_command()).id == row.id
+
+
+async def test_a_repeated_ending_is_settled_again_and_changes_nothing(site: Site) -> None:
+    async with await site.agent() as agent:
+        await agent.connect()
+        row = await site.command(agent)
+        await agent.receive_command()
+        await agent.finish(row.id)
+        before = await site.row(row.id)
+        assert await agent.finish(row.id) == Settled(ids=[row.id])
+        assert await site.row(row.id) == before
+
+
+async def test_news_that_comes_after_the_ending_changes_nothing(site: Site) -> None:
+    async with await site.agent() as agent:
+        await agent.connect()
+        row = await site.command(agent)
+        await agent.receive_command()
+        await agent.finish(row.id)
+        await agent.send(Accepted(id=row.id))
+        await agent.send(Started(id=row.id))
+        other = await site.command(agent)
+        await agent.receive_command()
+        await agent.finish(other.id)
+        assert (await site.row(row.id)).state is CommandState.SUCCEEDED
+
+
+async def test_an_ending_that_was_not_settled_is_taken_from_the_next_connection(site: Site) -> None:
+    async with await site.agent() as agent:
+        await agent.connect()
+        row = await site.command(agent)
+        await agent.receive_command()
+        await agent.cut()
+        agent.held[row.id] = JournalState.FINISHED
+        await agent.connect()
+        assert agent.welcome is not None
+        assert agent.welcome.settled == []
+        await agent.finish(row.id)
+        assert (await site.row(row.id)).state is CommandState.SUCCEEDED
+        await agent.cut()
+        await agent.connect()
+        assert agent.welcome.settled == [row.id]
+
+
+async def test_an_agent_cannot_settle_another_agents_command(site: Site, tmp_path: Path) -> None:
+    folder = tmp_path / "second"
+    folder.mkdir()
+    async with await site.agent() as agent, contextlib.AsyncExitStack() as stack:
+        second = await ScriptedAgent.joined(site.gateway.port, site.authority.pem, await site.token(), folder)
+        await stack.enter_async_context(second)
+        await agent.connect()
+        await second.connect()
+        row = await site.command(agent)
+        await agent.receive_command()
+        await second.finish(row.id)
+        assert (await site.row(row.id)).state is CommandState.QUEUED
+
+
+async def test_a_cancel_before_the_command_was_sent_ends_it_at_once(site: Site) -> None:
+    async with await site.agent() as agent:
+        row = await site.command(agent)
+        ended = await site.store.write(_cancel, row.id)
+        assert ended.state is CommandState.CANCELLED
+        assert isinstance(await agent.connect(), Welcome)
+
+
+async def test_a_cancel_is_told_to_the_agent_that_holds_the_command(site: Site) -> None:
+    async with await site.agent() as agent:
+        await agent.connect()
+        row = await site.command(agent)
+        await agent.receive_command()
+        await site.store.write(_cancel, row.id)
+        assert await agent.receive() == Cancel(id=row.id, reason="changed my mind")
+        failure = Failure("CANCELLED", "cancelled before it began")
+        await agent.finish(row.id, Ending(Outcome.CANCELLED, error=failure))
+        assert (await site.row(row.id)).state is CommandState.CANCELLED
+
+
+async def test_a_cancel_is_told_again_after_a_cut(site: Site) -> None:
+    async with await site.agent() as agent:
+        await agent.connect()
+        row = await site.command(agent)
+        await agent.receive_command()
+        await agent.cut()
+        await site.store.write(_cancel, row.id)
+        agent.held[row.id] = JournalState.STARTED
+        await agent.connect()
+        assert await agent.receive() == Cancel(id=row.id, reason="changed my mind")
+
+
+async def test_a_newer_connection_supersedes_the_older_one(site: Site) -> None:
+    async with await site.agent() as agent:
+        await agent.connect()
+        older = agent.connection
+        await agent.connect()
+        assert older is not None
+        async for _ in older:
+            pass
+        row = await site.command(agent)
+        assert (await agent.receive_command()).id == row.id
+
+
+async def test_a_revoked_agent_is_sent_away_and_stays_away(site: Site) -> None:
+    async with await site.agent() as agent:
+        await agent.connect()
+        await site.store.write(revoke_agent, "root", agent.id, "the host was stolen")
+        assert isinstance(await agent.receive(), Goodbye)
+        answer = await agent.connect()
+        assert isinstance(answer, Goodbye)
+        assert "the host was stolen" in answer.reason
+        assert answer.retry_after_ms is None
+
+
+async def test_a_certificate_is_renewed_over_the_connection_and_the_new_one_connects(site: Site) -> None:
+    async with await site.agent() as agent:
+        await agent.connect()
+        key, csr = key_and_csr()
+        await agent.send(CertificateRequest(csr=csr))
+        issued = await agent.receive()
+        assert isinstance(issued, CertificateIssued)
+        (site.folder / "key.pem").write_bytes(key)
+        (site.folder / "cert.pem").write_text(issued.certificate)
+        await agent.cut()
+        assert isinstance(await agent.connect(), Welcome)
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ('{"type":"teleport","id":"x"}', "knows no frame of type 'teleport'"),
+        ('{"type":"finished"}', "finished frame cannot be read"),
+        ("nonsense", "not JSON"),
+        (b"\x00" * 40, "no console stream"),
+    ],
+)
+async def test_a_frame_that_cannot_be_taken_is_answered_and_the_connection_goes_on(
+    site: Site, data: str | bytes, says: str
+) -> None:
+    async with await site.agent() as agent:
+        await agent.connect()
+        assert agent.connection is not None
+        await agent.connection.send(data)
+        answer = await agent.receive()
+        assert isinstance(answer, ErrorFrame)
+        assert says in answer.message
+        row = await site.command(agent)
+        assert (await agent.receive_command()).id == row.id
+
+
+async def test_a_restarted_control_plane_goes_on_where_it_was(site: Site) -> None:
+    async with await site.agent() as agent:
+        await agent.connect()
+        row = await site.command(agent)
+        await agent.receive_command()
+        await agent.send(Started(id=row.id))
+        await site.until(row.id, CommandState.RUNNING)
+        await site.restart()
+        _, session = await site.store.read(get_agent, "root", agent.id)
+        assert session is not None
+        assert session.disconnected_at is not None
+        agent.held[row.id] = JournalState.STARTED
+        await agent.connect()
+        await agent.finish(row.id)
+        assert (await site.row(row.id)).state is CommandState.SUCCEEDED
+
+
+async def test_what_the_ledger_gave_up_keeps_the_late_ending_beside(site: Site) -> None:
+    async with await site.agent() as agent:
+        await agent.connect()
+        row = await site.command(agent)
+        await agent.receive_command()
+        await agent.cut()
+        kept, agent.journal_id = agent.journal_id, new_id("jrn")
+        await agent.connect()
+        await site.until(row.id, CommandState.FAILED)
+        await agent.cut()
+        agent.journal_id = kept
+        agent.held[row.id] = JournalState.FINISHED
+        await agent.connect()
+        assert agent.welcome is not None
+        assert agent.welcome.settled == []
+        await agent.finish(row.id)
+        ended = await site.row(row.id)
+        assert ended.state is CommandState.FAILED
+        assert ended.late_ending is not None
+        assert ended.late_ending.outcome is Outcome.SUCCEEDED
+
+
+def _cancel(tx: Transaction, command_id: str) -> CommandRow:
+    row = get_command(tx, "root", command_id, lock=True)
+    assert row is not None
+    return cancel(tx, row, "changed my mind")
+
+
+def test_frames_of_the_join_do_not_show_the_secret() -> None:
+    token = JoinToken.new("0" * 64)
+    assert token.secret.reveal() not in repr(token)
+    assert "secret" not in msgspec.structs.asdict(token) or str(token.secret) == "***"
