@@ -24,10 +24,10 @@ from protocol.presentation import Fields, Table, argument_help, plain, printable
 from protocol.secret import Secret
 from protocol.validation import arguments_from_text, check
 
-__all__ = ["CREDENTIAL_FILE_VARIABLE", "bmc"]
+__all__ = ["CREDENTIAL_FILE_VARIABLE", "Assignment", "OperationName", "bmc"]
 
 CREDENTIAL_FILE_VARIABLE = "RACKWRIGHT_BMC_PASSWORD_FILE"
-_MAX_PASSWORD_BYTES = 4096
+_MAX_PASSWORD_LENGTH = 4096
 
 if TYPE_CHECKING:
     _TextType = click.ParamType[str]
@@ -51,7 +51,9 @@ class Access:
     timeout: str | None
 
 
-class _OperationName(_TextType):
+class OperationName(_TextType):
+    """`concern.operation`, completed from the table of operations."""
+
     name = "operation"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -60,7 +62,7 @@ class _OperationName(_TextType):
         ]
 
 
-class _Assignment(_TextType):
+class Assignment(_TextType):
     """`key=value`, completed from the operation that was named before it."""
 
     name = "key=value"
@@ -118,8 +120,8 @@ def bmc() -> None:
 
 
 @bmc.command("invoke", no_args_is_help=True)
-@click.argument("operation", type=_OperationName())
-@click.argument("assignments", metavar="[KEY=VALUE]...", nargs=-1, type=_Assignment())
+@click.argument("operation", type=OperationName())
+@click.argument("assignments", metavar="[KEY=VALUE]...", nargs=-1, type=Assignment())
 @_access_options
 def invoke_command(operation: str, assignments: tuple[str, ...], as_json: bool, **access: Any) -> None:
     """Do one OPERATION, such as: power.setPower action=on
@@ -138,7 +140,7 @@ def qualify_command(as_json: bool, **access: Any) -> None:
 
 
 @bmc.command("operations")
-@click.argument("concern", required=False, type=click.Choice(CONCERNS))
+@click.argument("concern", metavar="[CONCERN]", required=False, type=click.Choice(CONCERNS))
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
 def operations_command(concern: str | None, as_json: bool) -> None:
     """List the operations, all of them or those of one CONCERN."""
@@ -146,7 +148,7 @@ def operations_command(concern: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([_described(row) for row in rows], indent=2))
         return
-    cells = [[row.id, _usage(row), row.repeat.value, row.summary] for row in rows]
+    cells = [[row.id, _usage(row), _repeat(row), row.summary] for row in rows]
     _show([Table("", ["operation", "arguments", "repeat", "does"], cells)])
 
 
@@ -215,10 +217,14 @@ def _seconds(text: str | None, issues: list[Issue]) -> float | None:
     if text is None:
         return None
     try:
-        return parse_duration(text) / 1000
+        seconds = parse_duration(text) / 1000
     except ValueError as error:
         issues.append(Issue("--timeout", str(error)))
         return None
+    if seconds <= 0:
+        issues.append(Issue("--timeout", "must be more than nothing", "such as 90s"))
+        return None
+    return seconds
 
 
 def _trust(access: Access, issues: list[Issue]) -> bool | str:
@@ -258,7 +264,12 @@ def _password(access: Access, issues: list[Issue]) -> Secret | None:
     if file is not None:
         return _password_from(file, issues)
     if access.password_stdin:
-        return _line(sys.stdin.read(_MAX_PASSWORD_BYTES), "--password-stdin", issues)
+        try:
+            text = sys.stdin.read(_MAX_PASSWORD_LENGTH + 1)
+        except UnicodeDecodeError:
+            issues.append(Issue("--password-stdin", "is not UTF-8 text"))
+            return None
+        return _line(text, "--password-stdin", issues)
     if access.user is None:
         return None
     if not sys.stdin.isatty():
@@ -278,7 +289,7 @@ def _password_from(file: str, issues: list[Issue]) -> Secret | None:
     try:
         with Path(file).open(encoding="utf-8") as opened:
             mode = os.fstat(opened.fileno()).st_mode
-            text = opened.read(_MAX_PASSWORD_BYTES)
+            text = opened.read(_MAX_PASSWORD_LENGTH + 1)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
         issues.append(Issue("--password-file", f"{file}: {reason}"))
@@ -293,6 +304,13 @@ def _line(text: str, option: str, issues: list[Issue]) -> Secret | None:
     password = text.removesuffix("\n").removesuffix("\r")
     if not password or "\n" in password:
         issues.append(Issue(option, "must give the password alone, on one line"))
+        return None
+    if any("\ud800" <= mark <= "\udfff" for mark in password):
+        # So Python keeps the bytes of standard input that are no UTF-8.
+        issues.append(Issue(option, "is not UTF-8 text"))
+        return None
+    if len(text) > _MAX_PASSWORD_LENGTH:
+        issues.append(Issue(option, f"gives more than {_MAX_PASSWORD_LENGTH} characters: is it the right file?"))
         return None
     return Secret(password)
 
@@ -341,6 +359,11 @@ def _usage(row: Operation) -> str:
     words = [f"{argument.name}={argument.kind}" for argument in argument_help(row.arguments) if argument.required]
     words += [f"[{argument.name}]" for argument in argument_help(row.arguments) if not argument.required]
     return " ".join(words)
+
+
+def _repeat(row: Operation) -> str:
+    once = "" if row.once_when is None else f", once: {'|'.join(sorted(row.once_when[1]))}"
+    return row.repeat.value + once
 
 
 def _described(row: Operation) -> dict[str, object]:

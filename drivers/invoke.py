@@ -6,6 +6,7 @@ Per machine one change is under way at a time and a few reads beside it, whoever
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import msgspec
 
 from drivers.breaker import Breaker
+from drivers.concealment import conceal
 from drivers.connections import Connections
 from drivers.detect import detect
 from drivers.driver import Call, Driver, Environment, ProgressListener, method_name, no_listener
@@ -27,6 +29,7 @@ __all__ = ["Drivers", "Reply", "Turn", "ainvoke", "invoke"]
 
 _log = logging.getLogger("drivers.invoke")
 _READS_PER_MACHINE = 4
+_IPMI_KNOWN_SECONDS = 600.0
 _GRACE = 5.0
 """Seconds past the deadline before an operation that did not stop by itself is cut off."""
 
@@ -96,16 +99,20 @@ class Turn:
                 raise OperationError(ErrorCode.UNSUPPORTED, f"the {driver.name} driver has no {self._operation.id}")
             with self._drivers.connections.use(driver, self._target) as connection:
                 return await getattr(handler(connection), name)(arguments, call)
-        except OperationError:
+        except OperationError as error:
+            conceal(error, self._target.secret.reveal())
             raise
         except Exception as error:
             # A fault of ours, or a BMC's answer that no parser foresaw: it must reach the operator as what it is.
-            _log.exception("%s on %s failed unexpectedly", self._operation.id, self._target.address)
-            raise OperationError(
+            failure = OperationError(
                 ErrorCode.BMC_ERROR,
                 f"{self._operation.id} on {self._target.address} failed in the driver: "
                 f"{type(error).__name__}: {error}",
-            ) from error
+            )
+            failure.__cause__ = error
+            conceal(failure, self._target.secret.reveal())
+            _log.error("%s", failure.message, exc_info=failure.__cause__)
+            raise failure from failure.__cause__
 
 
 class Drivers:
@@ -115,7 +122,7 @@ class Drivers:
         self.environment = Environment(breaker or Breaker(), {} if pins is None else pins)
         self.connections = Connections(self.environment)
         self._lanes: dict[str, _Lane] = {}
-        self._detected: dict[str, str] = {}
+        self._detected: dict[str, tuple[str, float]] = {}
 
     async def __aenter__(self) -> "Drivers":
         return self
@@ -176,10 +183,17 @@ class Drivers:
                 self._lanes.pop(target.lane_key, None)
 
     async def driver_for(self, target: Target) -> Driver:
-        """The target's driver; a bare host is asked once which protocol it speaks."""
-        name = target.driver_name or self._detected.get(target.endpoint)
+        """The target's driver; a bare host is asked once which protocol it speaks.
+
+        A host that spoke IPMI alone is asked again after a while: its web server may only have been away.
+        """
+        name = target.driver_name
         if name is None:
-            name = self._detected[target.endpoint] = await detect(target)
+            now = asyncio.get_running_loop().time()
+            name, until = self._detected.get(target.endpoint, (None, 0.0))
+            if name is None or now >= until:
+                name = await detect(target)
+                self._detected[target.endpoint] = name, now + _IPMI_KNOWN_SECONDS if name == "ipmi" else math.inf
         return load(name)
 
 

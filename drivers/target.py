@@ -49,6 +49,9 @@ class Target:
     def __post_init__(self) -> None:
         if isinstance(self.password, str):
             object.__setattr__(self, "password", Secret(self.password))
+        for what, value in (("user name", self.username or ""), ("password", self.secret.reveal())):
+            if not _is_text(value):
+                raise _invalid(f"the {what} is not UTF-8 text: no BMC could be given it")
         address = self._parse()
         if self.driver != "auto" and self.driver not in DRIVERS:
             raise _invalid(f"there is no driver {self.driver!r}: use auto, {', '.join(DRIVERS)}")
@@ -113,6 +116,15 @@ class Target:
             return f"{self.username}\0{self.credential_version}"
         text = f"{self.username}\0{self.secret.reveal()}".encode()
         return hmac.new(_process_key, text, hashlib.sha256).hexdigest()
+
+
+def _is_text(value: str) -> bool:
+    """Whether it can be sent at all: bytes that were no UTF-8 are kept by Python as half surrogate pairs."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _invalid(message: str) -> OperationError:

@@ -13,6 +13,7 @@ from protocol.errors import BmcMessage, ErrorCode, OperationError
 
 __all__ = [
     "BUSY_CODES",
+    "NOT_BEGUN_CODES",
     "UNKNOWN_PARAMETER_CODES",
     "Command",
     "NetFn",
@@ -76,6 +77,10 @@ _GENERIC_TEXTS: Final[dict[int, str]] = {
 
 BUSY_CODES: Final = frozenset({0xC0, 0xC3, 0xC4, 0xCF, 0xD0, 0xD1, 0xD2})
 """Reads and converging commands are sent again after these (Ironic's retryable codes, and their like)."""
+
+NOT_BEGUN_CODES: Final = frozenset({0xC0, 0xD1, 0xD2})
+"""Of these the ones that say that it was not begun (table 5-2): even an order may be given again in a while, where it
+asks for a state."""
 
 UNKNOWN_PARAMETER_CODES: Final = frozenset({0x80, 0xC1, 0xC9, 0xCC, 0xCD})
 """How BMCs say that they have no such configuration parameter (story/2004266: boot option 3 on many)."""

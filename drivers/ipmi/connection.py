@@ -9,6 +9,7 @@ as OUTCOME_UNKNOWN, and whoever sent it decides by looking.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Sequence
 from typing import Final
@@ -113,6 +114,17 @@ class IpmiConnection:
             self._datagrams.close()
             self._datagrams = None
 
+    def _leave_session(self) -> None:
+        """Drops the session, and tells the BMC so once without waiting for its word."""
+        session, datagrams = self._session, self._datagrams
+        if session is not None and datagrams is not None:
+            close = commands.CLOSE_SESSION
+            number = session.begin(close.netfn, close.number)
+            request = session.request(close.netfn, 0, number, close.number, session.bmc_id.to_bytes(4, "little"))
+            with contextlib.suppress(OSError):
+                datagrams.send(request)
+        self.forget_session()
+
     async def answers_in_present_session(self) -> bool:
         """Whether the BMC still knows the session; False where there is none. Used to see a BMC restart."""
         async with self._lock:
@@ -131,7 +143,7 @@ class IpmiConnection:
             try:
                 return await self._exchange(command, within(_TRIES, call.remaining))
             except TimeoutError:
-                self.forget_session()
+                self._leave_session()
                 if fresh or call.remaining <= 0:
                     seconds = sum(_TRIES)
                     raise OperationError(
@@ -212,8 +224,8 @@ class IpmiConnection:
         try:
             await self._raise_privilege(logged_in.attempt.privilege, call)
         except BaseException:
-            # Half a login must not serve the next caller.
-            self.forget_session()
+            # Half a login must not serve the next caller, nor keep one of the BMC's few sessions.
+            self._leave_session()
             raise
         self._tell_downgrade(logged_in.attempt)
         return True

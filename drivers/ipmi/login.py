@@ -179,6 +179,14 @@ async def _set_up(
         datagrams.send(plain_packet(PayloadType.RAKP_3, login.abandoned(tag)))
         if suite is SUITE_17 and len(second.code) == SUITE_3.code_length:
             raise _SpeaksSuite3
+        if len(second.code) not in (SUITE_17.code_length, SUITE_3.code_length):
+            # No proof at all says nothing of the password, which must not be blocked for it.
+            raise OperationError(
+                ErrorCode.BMC_ERROR,
+                f"the BMC's RAKP 2 carries {len(second.code)} bytes of proof and not {suite.code_length}: nothing "
+                "tells whether the password is right",
+                details={"phase": Phase.RAKP_1.value},
+            )
         raise WrongPassword("the BMC's RAKP 2 shows that its password for this user is another one")
 
     fourth = await _rakp(datagrams, Phase.RAKP_3, PayloadType.RAKP_3, login.rakp3(tag), parse_rakp4, tries)

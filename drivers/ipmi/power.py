@@ -12,7 +12,7 @@ from typing import Final
 from drivers.driver import Call
 from drivers.ipmi import commands
 from drivers.ipmi.chassis import ChassisStatus, read_chassis_status
-from drivers.ipmi.commands import refusal
+from drivers.ipmi.commands import NOT_BEGUN_CODES, refusal
 from drivers.ipmi.connection import IpmiConnection
 from protocol.errors import ErrorCode, OperationError
 from protocol.shapes import Nothing
@@ -21,6 +21,7 @@ from protocol.shapes.power import PowerAction, PowerReading, PowerState, SetPowe
 __all__ = ["ChassisControl", "IpmiPower"]
 
 _POLL_SECONDS: Final = (0.2, 0.5, 1.0, 1.0, 2.0)
+_BUSY_PAUSES: Final = (0.5, 1.0, 2.0, 4.0)
 _RESEND_AFTER: Final = 10.0
 """On and off whose answer was lost, and whose state has not come after so long, are sent a second and last time."""
 _WRONG_STATE: Final = 0xD5
@@ -77,19 +78,23 @@ class IpmiPower:
         if is_on is wanted:
             return SetPowerResult(state=_steady(wanted), changed=False)
         # A lost answer: the state tells. Only where it does not come is the order sent a second and last time.
-        if not await self._order(control, call, converging=True):
+        doubt = await self._order(control, call, converging=True)
+        if doubt is not None:
             await self._wait_for(wanted, _RESEND_AFTER, call)
             if not await self._looks(wanted, call):
-                await self._order(control, call, converging=True)
+                doubt = await self._order(control, call, converging=True)
         left = call.remaining
         if await self._looks(wanted, call) or (wait and await self._wait_for(wanted, left, call)):
             return SetPowerResult(state=_steady(wanted), changed=True, verb_used=control.verb)
-        if not wait:
+        if not wait and doubt is None:
             return SetPowerResult(state=_towards(wanted), changed=True, verb_used=control.verb)
+        if doubt is not None and not wait:
+            raise doubt
         raise OperationError(
             ErrorCode.NOT_APPLIED,
             f"{self._connection.endpoint} was sent {control.verb}, and still reads {_steady(not wanted).value} after "
-            f"{left:.0f} s",
+            f"{left:.0f} s" + (f" ({doubt.message})" if doubt is not None else ""),
+            bmc=doubt.bmc if doubt is not None else (),
         )
 
     async def _soft_off(self, is_on: bool, arguments: SetPower, call: Call) -> SetPowerResult:
@@ -97,9 +102,11 @@ class IpmiPower:
         if not is_on:
             return SetPowerResult(state=PowerState.OFF, changed=False)
         soft = ChassisControl.SOFT_SHUTDOWN
-        await self._order(soft, call, converging=True)
+        doubt = await self._order(soft, call, converging=True)
         if not arguments.wait:
             off = await self._looks(False, call)
+            if doubt is not None and not off:
+                raise doubt
             return SetPowerResult(
                 state=PowerState.OFF if off else PowerState.POWERING_OFF, changed=True, verb_used=soft.verb
             )
@@ -132,9 +139,20 @@ class IpmiPower:
                 return await self._converge(ChassisControl.POWER_UP, False, wait, call)
             if code not in _NO_SUCH_CONTROL:
                 raise
-            await self._converge(ChassisControl.POWER_DOWN, True, True, call)
-            return await self._converge(ChassisControl.POWER_UP, False, wait, call)
+            return await self._off_and_on(wait, call)
         return SetPowerResult(state=await self._state_after(call), changed=True, verb_used=cycle.verb)
+
+    async def _off_and_on(self, wait: bool, call: Call) -> SetPowerResult:
+        await self._converge(ChassisControl.POWER_DOWN, True, True, call)
+        try:
+            return await self._converge(ChassisControl.POWER_UP, False, wait, call)
+        except OperationError as error:
+            raise OperationError(
+                ErrorCode.NOT_APPLIED,
+                f"the machine was switched off for its power cycle and is not known to be on again: {error.message}",
+                bmc=error.bmc,
+                details={**error.details, "cause": error.code.value},
+            ) from error
 
     async def _act(self, control: ChassisControl, is_on: bool, call: Call) -> SetPowerResult:
         if not is_on:
@@ -145,23 +163,30 @@ class IpmiPower:
         await self._order(control, call)
         return SetPowerResult(state=await self._state_after(call), changed=True, verb_used=control.verb)
 
-    async def _order(self, control: ChassisControl, call: Call, *, converging: bool = False) -> bool:
+    async def _order(self, control: ChassisControl, call: Call, *, converging: bool = False) -> OperationError | None:
         """Sends one Chassis Control, once. A converging one may go unanswered, or come too late: looking tells.
 
-        True where the BMC took it, False where it must be looked at. Raises OperationError for every refusal else.
+        None where the BMC took it; where it must be looked at, why. Raises OperationError for every refusal else.
         """
         command = replace(commands.CHASSIS_CONTROL, name=f"Chassis Control ({control.verb})", data=bytes((control,)))
         try:
             answer = await self._connection.ask(command, call)
+            pauses = iter(_BUSY_PAUSES)
+            while converging and answer.completion_code in NOT_BEGUN_CODES:
+                pause = next(pauses, None)
+                if pause is None or pause >= call.remaining:
+                    break
+                await call.sleep(pause, "the BMC was busy")
+                answer = await self._connection.ask(command, call)
         except OperationError as error:
             if converging and error.code is ErrorCode.OUTCOME_UNKNOWN:
-                return False
+                return error
             raise
         if not answer.completion_code:
-            return True
+            return None
         refused = refusal(command, answer, self._connection.endpoint, _NO_SUCH_CONTROL)
         if converging and (answer.completion_code == _WRONG_STATE or refused.code is ErrorCode.OUTCOME_UNKNOWN):
-            return False
+            return refused
         raise refused
 
     async def _wait_for(self, wanted: bool, seconds: float, call: Call) -> bool:

@@ -74,7 +74,9 @@ class _Walk:
 
     async def run(self) -> list[SensorRecord]:
         records, identifier = [], 0
-        for _ in range(_MOST_RECORDS):
+        seen: set[int] = set()
+        while identifier not in seen and len(seen) < _MOST_RECORDS:
+            seen.add(identifier)
             identifier, data = await self._record(identifier)
             try:
                 record = parse_record(data)

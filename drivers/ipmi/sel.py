@@ -29,7 +29,6 @@ _NO_TIME: Final = 0xFFFF_FFFF
 _NOT_PRESENT: Final = frozenset({0xC9, 0xCB, 0xCC, 0xCD})
 _LOST_RESERVATION: Final = 0xC5
 _ERASE_IN_PROGRESS: Final = 0x81
-_MOST_ENTRIES: Final = 0x10000
 _START_ERASE, _ERASE_STATUS = 0xAA, 0x00
 
 
@@ -108,7 +107,10 @@ async def read_newest(connection: IpmiConnection, limit: int, call: Call) -> lis
             return backwards
     newest: deque[LogRecord] = deque(maxlen=limit)
     following = _FIRST
-    for _ in range(_MOST_ENTRIES):
+    seen: set[int] = set()
+    # A chain of ids that runs in a circle ends where it closes.
+    while following not in seen:
+        seen.add(following)
         found = await _entry(connection, following, call)
         if found is None:
             break
@@ -142,10 +144,14 @@ async def _entry(connection: IpmiConnection, identifier: int, call: Call) -> tup
         return None
     if answer.completion_code:
         raise refusal(command, answer, connection.endpoint, {_ERASE_IN_PROGRESS: ErrorCode.BUSY})
+    following, record = int.from_bytes(answer.data[:2], "little"), answer.data[2:]
+    if len(answer.data) < 2:
+        raise OperationError(ErrorCode.BMC_ERROR, f"{connection.endpoint} sent an event log record without an id")
     try:
-        return int.from_bytes(answer.data[:2], "little"), parse_entry(answer.data[2:])
+        return following, parse_entry(record)
     except SelError as error:
-        raise OperationError(ErrorCode.BMC_ERROR, f"{connection.endpoint} sent {error}") from error
+        # One bad record must not hide the others.
+        return following, LogRecord(id=f"{identifier:#06x}", time=None, text=f"{error}: {record.hex(' ') or 'empty'}")
 
 
 async def clear_sel(connection: IpmiConnection, call: Call) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from drivers.driver import Call
 from drivers.redfish.document import Document, action, action_info_uri, allowed_values, link, link_target, text
 from drivers.redfish.document import allowed_values_of_action_info as listed_in
-from drivers.redfish.failures import NoAnswer
+from drivers.redfish.failures import NoAnswer, Refused
 from drivers.redfish.session import ROOT
 from protocol.errors import ErrorCode, OperationError
 from protocol.shapes.management import ResetBmcResult
@@ -39,21 +39,29 @@ async def reset_bmc(connection: RedfishConnection, force: bool, call: Call) -> R
     OUTCOME_UNKNOWN (the answer was lost, and it never went away).
     """
     manager = await connection.service.manager(call)
+    if manager is None and (paths := await connection.service.managers(call)):
+        # Why it cannot be read is the answer.
+        manager = await connection.get(paths[0], call)
     offered = action(manager, _RESET)
     target = link_target(offered) if offered is not None else None
     if manager is None or offered is None or target is None:
         raise OperationError(ErrorCode.UNSUPPORTED, "this BMC offers no restart of itself")
     listed = allowed_values(offered, "ResetType") or listed_in(
-        await connection.find(action_info_uri(offered), call), "ResetType"
+        await connection.find_patiently(action_info_uri(offered), call), "ResetType"
     )
     kinds = reset_types_for(force, listed)
     if not kinds:
         raise OperationError(ErrorCode.UNSUPPORTED, f"this BMC cannot restart itself; it lists {', '.join(listed)}")
-    lost: NoAnswer | None = None
+    lost: OperationError | None = None
     try:
         await connection.order(target, {"ResetType": kinds[0]}, call, look=link(manager) or ROOT)
     except NoAnswer as failure:
         lost = failure
+    except Refused as refused:
+        if refused.certainly_not_done:
+            raise
+        # A web server whose service goes away under it says 500, 502 or 503 to the order that was carried out.
+        lost = refused
     logins = connection.logins
     return await _Return(connection, manager, logins, lost, kinds[0], call).wait()
 
@@ -66,7 +74,7 @@ class _Return:
         connection: RedfishConnection,
         before: Document,
         logins: int,
-        lost: NoAnswer | None,
+        lost: OperationError | None,
         verb: str,
         call: Call,
     ) -> None:
@@ -125,16 +133,16 @@ class _Return:
 
     def _was_restarted(self, manager: Document) -> bool:
         """Whether the BMC was away between two looks: its sessions are gone, or its own clock says so."""
-        return self._connection.logins != self._logins or text(manager, "LastResetTime") != text(
-            self._before, "LastResetTime"
-        )
+        before, now = text(self._before, "LastResetTime"), text(manager, "LastResetTime")
+        return self._connection.logins != self._logins or (None not in (before, now) and before != now)
 
     def _never_left(self) -> OperationError:
         details: dict[str, object] = {"verb": self._verb}
         if self._lost is not None:
             return OperationError(
                 ErrorCode.OUTCOME_UNKNOWN,
-                f"{self._verb} was sent once and had no answer, and the BMC was not seen to restart",
+                f"{self._verb} was sent once ({self._lost.message}), and the BMC was not seen to restart",
+                bmc=self._lost.bmc,
                 details=details,
             )
         return OperationError(

@@ -1,6 +1,9 @@
 """Boot: the override, the order and Secure Boot; every change is read back from the BMC."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
+
+from msgspec import structs
 
 from drivers.driver import Call
 from drivers.redfish import boot_override, messages
@@ -8,13 +11,15 @@ from drivers.redfish.boot_override import BootView, Wanted, as_written, device_o
 from drivers.redfish.connection import RedfishConnection
 from drivers.redfish.document import Document, boolean, dig, link, text
 from drivers.redfish.failures import NoAnswer, Refused
+from drivers.redfish.tasks import words_about
 from drivers.redfish.transport import Answer
 from drivers.redfish.walking import read_collection
 from drivers.redfish.watching import comes_true
-from protocol.errors import ErrorCode, OperationError
+from protocol.errors import BmcMessage, ErrorCode, OperationError
 from protocol.shapes import Nothing
 from protocol.shapes.boot import (
     BootDevice,
+    BootMode,
     BootReading,
     Override,
     SecureBootReading,
@@ -53,17 +58,35 @@ class RedfishBoot:
         refused: Refused | None = None
         for target in targets:
             wanted = boot_override.wanted_override(arguments, target, view, manners)
+            answer: Answer | NoAnswer | None
             try:
-                await self._write_override(wanted, system, settings, view, call)
+                answer = await self._write_override(wanted, system, settings, view, call)
             except NoAnswer as failure:
-                return await self._read_override_back(wanted, arguments, call, lost=failure)
+                answer = failure
             except Refused as failure:
                 if failure.status != 400 or not messages.is_value_refused(failure.notes):
                     raise
                 refused = failure
                 continue
-            return await self._read_override_back(wanted, arguments, call)
+            result = await self._read_override_back(wanted, arguments, call, answer)
+            if arguments.mode is None and boot_override.has_lost_uefi(wanted, view, result.mode):
+                again = structs.replace(arguments, mode=BootMode.UEFI)
+                return await self._set_mode_back(wanted, again, system, settings, call)
+            return result
         raise refused or OperationError(ErrorCode.UNSUPPORTED, f"this BMC cannot boot from {arguments.device}")
+
+    async def _set_mode_back(
+        self, wanted: Wanted, arguments: SetBootDevice, system: Document, settings: str | None, call: Call
+    ) -> SetBootDeviceResult:
+        """Writes the override once more with its mode, for firmware that falls back to legacy boot without one."""
+        _, _, view = await self._view(call)
+        whole = replace(wanted, mode=boot_override.word_of(BootMode.UEFI, view))
+        answer: Answer | NoAnswer | None
+        try:
+            answer = await self._write_override(whole, system, settings, view, call)
+        except NoAnswer as failure:
+            answer = failure
+        return await self._read_override_back(whole, arguments, call, answer)
 
     async def set_boot_order(self, arguments: SetBootOrder, call: Call) -> SetBootOrderResult:
         """Puts the named entries first, in their order; the others follow as they were, so that none is lost.
@@ -88,7 +111,8 @@ class RedfishBoot:
 
         if not await comes_true(is_there, call, _READ_BACK_SECONDS) and not _is_scheduled(answer):
             shown = ", ".join((await self._view(call))[2].order)
-            raise unproven(answer, "the boot order", f"it reads {shown}")
+            words = await words_about(self._connection, answer, call)
+            raise unproven(answer, "the boot order", f"it reads {shown}", words)
         _, _, now = await self._view(call)
         return SetBootOrderResult(order=order, pending=now.order != order)
 
@@ -116,7 +140,8 @@ class RedfishBoot:
 
         scheduled = _is_scheduled(answer)
         if not await comes_true(is_there, call, 5.0 if scheduled else _READ_BACK_SECONDS) and not scheduled:
-            raise unproven(answer, "the Secure Boot setting", "it reads the old one")
+            words = await words_about(self._connection, answer, call)
+            raise unproven(answer, "the Secure Boot setting", "it reads the old one", words)
         now = secure_boot_reading(document)
         if now.enabled is not arguments.enabled and now.pending is None:
             return SecureBootReading(enabled=now.enabled, pending=arguments.enabled)
@@ -126,7 +151,8 @@ class RedfishBoot:
         """The system, the path of its settings object, and the boot part of both."""
         system = await self._connection.service.system(call)
         path = settings_path(system)
-        settings = await self._connection.find(path, call)
+        # Where it is only busy, the override must not be taken for one that the system owns.
+        settings = await self._connection.find_patiently(path, call)
         return system, path if settings is not None else None, BootView.of(system, settings)
 
     def _system_path(self, system: Document) -> str:
@@ -134,7 +160,7 @@ class RedfishBoot:
 
     async def _write_override(
         self, wanted: Wanted, system: Document, settings: str | None, view: BootView, call: Call
-    ) -> None:
+    ) -> Answer | None:
         """Writes it where it belongs. Where the BMC says that this is not the place, the other resource is tried
         once; where it refuses a part, the whole is sent once."""
         tries = [(wanted, False), (wanted, True), (boot_override.full(wanted, view), False)]
@@ -148,22 +174,24 @@ class RedfishBoot:
             if elsewhere:
                 both = {**to_system, **to_settings}
                 to_system, to_settings = (both, {}) if to_settings else ({}, both)
+            answer = None
             try:
                 if to_settings and settings is not None:
-                    await self._patch(settings, {"Boot": to_settings}, call)
+                    answer = await self._patch(settings, {"Boot": to_settings}, call)
                 if to_system:
-                    await self._patch(self._system_path(system), {"Boot": to_system}, call)
+                    answer = await self._patch(self._system_path(system), {"Boot": to_system}, call)
             except Refused as refused:
                 first = first or refused
                 if refused.status not in (400, 405) or messages.is_value_refused(refused.notes):
                     raise
                 continue
-            return
+            return answer
         if first is not None:
             raise first
+        return None
 
     async def _read_override_back(
-        self, wanted: Wanted, arguments: SetBootDevice, call: Call, lost: NoAnswer | None = None
+        self, wanted: Wanted, arguments: SetBootDevice, call: Call, answer: Answer | NoAnswer | None
     ) -> SetBootDeviceResult:
         view: BootView | None = None
 
@@ -174,13 +202,14 @@ class RedfishBoot:
 
         there = await comes_true(is_there, call, _READ_BACK_SECONDS)
         if view is None:
-            raise unproven(lost, "the boot override", "it cannot be read since")
+            raise unproven(answer, "the boot override", "it cannot be read since")
         if not there:
             now = view.reading()
             raise unproven(
-                lost,
+                answer,
                 f"the boot override {wanted.target} ({wanted.enabled})",
                 f"it reads {now.raw_target} ({now.enabled.value})",
+                await words_about(self._connection, answer, call),
             )
         enabled = override_of(view.value(boot_override.ENABLED))
         supported = wanted.persistent_supported
@@ -288,13 +317,16 @@ def _complete_order(asked: list[str], known: dict[str, str], present: list[str])
     return order + [entry for entry in present if entry not in order]
 
 
-def unproven(answer: Answer | NoAnswer | None, what: str, but: str) -> OperationError:
-    """The error for a change that no reading shows: taken and not applied, or lost on the way."""
+def unproven(
+    answer: Answer | NoAnswer | None, what: str, but: str, words: Iterable[BmcMessage] = ()
+) -> OperationError:
+    """The error for a change that no reading shows: taken and not applied, or lost on the way. `words`: what the BMC
+    said of it."""
     if isinstance(answer, NoAnswer):
         return OperationError(
-            ErrorCode.OUTCOME_UNKNOWN, f"{what} was sent once and had no answer ({answer.message}); {but}"
+            ErrorCode.OUTCOME_UNKNOWN, f"{what} was sent once and had no answer ({answer.message}); {but}", bmc=words
         )
-    return OperationError(ErrorCode.NOT_APPLIED, f"the BMC took {what}, but {but}")
+    return OperationError(ErrorCode.NOT_APPLIED, f"the BMC took {what}, but {but}", bmc=words)
 
 
 def _is_scheduled(answer: Answer | NoAnswer) -> bool:

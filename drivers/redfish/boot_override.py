@@ -17,10 +17,12 @@ __all__ = [
     "Wanted",
     "as_written",
     "device_of",
+    "has_lost_uefi",
     "mode_of",
     "override_of",
     "targets_for",
     "wanted_override",
+    "word_of",
 ]
 
 ENABLED = "BootSourceOverrideEnabled"
@@ -205,6 +207,21 @@ def as_written(wanted: Wanted, view: BootView) -> tuple[Document, Document]:
     return to_system, to_settings
 
 
+def has_lost_uefi(wanted: Wanted, before: BootView, mode: BootMode | None) -> bool:
+    """Whether an override without a mode has turned UEFI boot into legacy boot (OpenStack story 2008252)."""
+    return (
+        wanted.mode is None
+        and wanted.enabled != "Disabled"
+        and mode is BootMode.BIOS
+        and mode_of(before.value(MODE)) is BootMode.UEFI
+    )
+
+
+def word_of(mode: BootMode, view: BootView) -> str:
+    """The BMC's own word for a mode."""
+    return next((word for word in view.allowed(MODE) if mode_of(word) is mode), _MODE_WORDS[mode])
+
+
 def full(wanted: Wanted, view: BootView) -> Wanted:
     """The same with a mode, for BMCs that refuse a part of the override; null is never sent."""
     mode = wanted.mode or view.value(MODE) or next(iter(view.allowed(MODE)), None) or "UEFI"
@@ -220,7 +237,7 @@ def _mode_to_send(asked: BootMode | None, view: BootView, manners: Manners) -> s
     if _modeless(view):
         return None
     listed = view.allowed(MODE)
-    word = next((item for item in listed if mode_of(item) is asked), _MODE_WORDS[asked])
+    word = word_of(asked, view)
     if listed and word not in listed:
         raise OperationError(
             ErrorCode.UNSUPPORTED, f"this BMC cannot set the boot mode {asked}; it lists {', '.join(listed)}"

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
+from drivers.concealment import conceal
 from drivers.driver import Call, Environment
 from drivers.redfish import messages, waiting
 from drivers.redfish.document import Document, link, number, path_of, same_path
@@ -16,12 +17,13 @@ from drivers.redfish.service import Service
 from drivers.redfish.session import ROOT, SESSION_SERVICE, LoginKind, Session, redirected
 from drivers.redfish.transport import Answer, Transport
 from drivers.target import Target
-from protocol.errors import BmcMessage, ErrorCode, OperationError
+from protocol.errors import ErrorCode, OperationError
 
 __all__ = ["RedfishConnection"]
 
 _EXCHANGE_SECONDS = 60.0
 _READ_PATIENCE = 60.0
+_PATIENCE = 20.0
 _IDLE_SECONDS = 60.0
 _IDLE_SECONDS_CLOSED = 2.0
 _CLOSE_SECONDS = 5.0
@@ -42,18 +44,25 @@ class RedfishConnection:
         self._lock = asyncio.Lock()
         self._licences: dict[str, tuple[float, int, list[Note]]] = {}
         self._root_refused = False
+        self._closings = 0
         self._idle_seconds = _IDLE_SECONDS
         self._used = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._logout: asyncio.Task[None] | None = None
-        self._secret = target.secret.reveal()
 
     async def get(self, path: str, call: Call, *, patience: float = _READ_PATIENCE) -> Document:
         """The resource. Raises Refused where the BMC says no, OperationError for everything else.
 
         `patience`: seconds for which a BMC that is busy is asked again.
         """
-        return (await self.read(path, call, patience=patience)).document()
+        return self.document_of(await self.read(path, call, patience=patience))
+
+    def document_of(self, answer: Answer) -> Document:
+        """The resource in an answer. Raises Refused for an error that was sent as a success (Intel, HPE Cray)."""
+        document = answer.document()
+        if "error" in document and "@odata.id" not in document:
+            raise self._refused(answer)
+        return document
 
     async def find(self, path: str | None, call: Call) -> Document | None:
         """An optional resource: None where there is none or it cannot be read now, so that the others still can."""
@@ -68,17 +77,35 @@ class RedfishConnection:
                 return None
             raise
 
+    async def find_patiently(self, path: str | None, call: Call) -> Document | None:
+        """An optional resource whose absence decides something. None where there is none, or only an error in its
+        place; a BMC that is busy is waited for. Raises OperationError where it stays busy or cannot be asked."""
+        if path is None:
+            return None
+        try:
+            return await self.get(path, call, patience=_PATIENCE)
+        except Refused as refused:
+            if refused.code is ErrorCode.BUSY:
+                raise
+        except NoAnswer:
+            raise
+        except OperationError as error:
+            if error.code is not ErrorCode.BMC_ERROR:
+                raise
+        return None
+
     async def read(self, path: str, call: Call, *, patience: float = _READ_PATIENCE) -> Answer:
         """The answer to a GET, asked again where that is harmless and may help: after a dropped connection, a session
         that ended, a busy BMC, a BMC that wants to compress."""
         self._check_licence("GET", path)
         fresh = logged_in_again = encoded = moved = False
-        waited, attempt = 0.0, 0
+        waited, attempt, closings = 0.0, 0, self._closings
         while True:
             try:
                 answer = await self._exchange("GET", path, call, fresh=fresh, encoded=encoded)
             except NoAnswer as failure:
-                if not failure.dropped or fresh:
+                # Once closed, asking again would log in anew, and leave a session behind.
+                if not failure.dropped or fresh or closings != self._closings:
                     raise
                 self._transport.note_drop()
                 fresh = True
@@ -124,7 +151,7 @@ class RedfishConnection:
         error = self._refused(answer)
         password = body.get("Password") if body is not None else None
         if isinstance(password, str):
-            _hide(error, password)
+            conceal(error, password)
         raise error
 
     async def order(self, path: str, body: Document, call: Call, *, look: str) -> Answer:
@@ -144,6 +171,7 @@ class RedfishConnection:
 
     async def aclose(self) -> None:
         """Ends the session at the BMC. Never raises; safe to call twice."""
+        self._closings += 1
         self._idle_seconds = _IDLE_SECONDS_CLOSED
         if self._timer is not None:
             self._timer.cancel()
@@ -255,7 +283,9 @@ class RedfishConnection:
 
     def _refused(self, answer: Answer) -> OperationError:
         if 300 <= answer.status < 400:
-            return redirected(self.endpoint, answer.path, answer.headers.get("Location"))
+            error = redirected(self.endpoint, answer.path, answer.headers.get("Location"))
+            self._hide_secret(error)
+            return error
         notes = messages.notes_of(answer.said())
         wait = waiting.retry_after(answer.headers.get("Retry-After"))
         refused = Refused.from_answer(answer.status, notes, f"{answer.method} {answer.path}", wait)
@@ -285,11 +315,11 @@ class RedfishConnection:
         own = location.startswith(("/", f"{self.target.parsed}/"))
         if own and path_of(location) != path and same_path(path_of(location), path):
             return path_of(location)
-        raise redirected(self.endpoint, path, location)
+        raise self._refused(answer)
 
     def _hide_secret(self, error: OperationError) -> None:
         """A BMC may repeat what it was sent; the password must not travel on in its words."""
-        _hide(error, self._secret)
+        conceal(error, *self._session.secrets)
 
     async def _learn_session_timeout(self, call: Call) -> None:
         """A session ended unasked: from now on this connection logs out before the BMC does it."""
@@ -323,12 +353,3 @@ class RedfishConnection:
         async with self._lock:
             if asyncio.get_running_loop().time() - self._used >= self._idle_seconds - 0.01:
                 await self._session.end()
-
-
-def _hide(error: OperationError, secret: str) -> None:
-    if secret and any(secret in message.text for message in error.bmc):
-        error.bmc = [BmcMessage(m.id, _without(m.text, secret)) for m in error.bmc]
-
-
-def _without(words: str, secret: str) -> str:
-    return words.replace(secret, "***") if len(secret) > 3 else "(hidden: it repeats the password)"

@@ -4,10 +4,11 @@ BMCs leave out what is required, send null for lists, objects for lists and numb
 (cases B37: stmcginnis/gofish issue 215, nv-redfish's quirk list), so nothing here trusts a type.
 """
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 __all__ = [
     "Document",
@@ -31,7 +32,9 @@ __all__ = [
 Document = dict[str, Any]
 
 _PLAIN = re.compile(r"[\x21-\x7e]+")
+_ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _SAFE = "/%:@!$&'()*+,;=~?-._[]|"
+_LONGEST_TEXT = 4096
 
 
 def dig(value: object, *keys: str) -> Any:
@@ -44,26 +47,25 @@ def dig(value: object, *keys: str) -> Any:
 
 
 def text(value: object, *keys: str) -> str | None:
-    """A text that says something: empty and blank ones count as absent; numbers become text."""
+    """A text that says something: empty and blank ones count as absent; numbers become text; no text is endless."""
     found = dig(value, *keys)
     if isinstance(found, bool) or not isinstance(found, str | int | float):
         return None
-    return str(found).strip() or None
+    if isinstance(found, str):
+        return found.strip()[:_LONGEST_TEXT] or None
+    return str(found) if abs(found) < 1e300 else None
 
 
 def number(value: object, *keys: str) -> float | None:
-    """A number; also one that was sent as text."""
+    """A finite number; also one that was sent as text."""
     found = dig(value, *keys)
-    if isinstance(found, bool):
+    if isinstance(found, bool) or not isinstance(found, str | int | float):
         return None
-    if isinstance(found, int | float):
-        return float(found)
-    if isinstance(found, str):
-        try:
-            return float(found)
-        except ValueError:
-            return None
-    return None
+    try:
+        result = float(found)
+    except (ValueError, OverflowError):
+        return None
+    return result if math.isfinite(result) else None
 
 
 def boolean(value: object, *keys: str) -> bool | None:
@@ -73,13 +75,13 @@ def boolean(value: object, *keys: str) -> bool | None:
 
 def path_of(uri: str) -> str:
     """The path (and query) of a link; absolute links lose their host, so that no credential goes elsewhere."""
-    if "://" in uri:
-        parts = urlsplit(uri)
-        uri = parts.path + (f"?{parts.query}" if parts.query else "")
-    uri = uri.partition("#")[0].strip()
+    uri = uri.strip().partition("#")[0]
+    if _ABSOLUTE.match(uri):
+        # By hand: urlsplit refuses hosts such as `[::1`, and the host is of no interest here.
+        uri = f"/{uri.partition('://')[2].partition('/')[2]}"
     if not uri.startswith("/"):
         uri = f"/{uri}"
-    return uri if _PLAIN.fullmatch(uri) else quote(uri, safe=_SAFE)
+    return uri if _PLAIN.fullmatch(uri) else quote(uri, safe=_SAFE, errors="replace")
 
 
 def same_path(one: str, other: str) -> bool:

@@ -17,13 +17,14 @@ def normal(tag: str) -> str | None:
     """One tag in its proper form, `"opaque"` or `W/"opaque"`; None for one that says nothing.
 
     Doubled quotes and the suffix that a compressing web server adds are taken off; a bare word gets its quotes.
+    A tag that no header can carry says nothing.
     """
     tag = tag.strip()
     match = _FORM.match(tag)
     weak, opaque = (match["weak"] or "", match["opaque"]) if match else ("", tag)
     opaque = opaque.strip('"')
     opaque = opaque.removesuffix("-gzip").removesuffix(";gzip").strip('"')
-    return f'{weak}"{opaque}"' if opaque else None
+    return f'{weak}"{opaque}"' if opaque and opaque.isprintable() and opaque.isascii() else None
 
 
 def as_sent(headers: Iterable[str], document: object) -> str | None:

@@ -13,6 +13,8 @@ from drivers.redfish.boot import unproven
 from drivers.redfish.document import Document, action, link, link_target, members, text
 from drivers.redfish.failures import NoAnswer, Refused
 from drivers.redfish.health import severity_of
+from drivers.redfish.tasks import words_about
+from drivers.redfish.transport import Answer
 from drivers.redfish.walking import can_expand, each, is_whole, read_pages
 from drivers.redfish.watching import comes_true
 from protocol.errors import ErrorCode, OperationError
@@ -92,7 +94,9 @@ async def find_log(connection: RedfishConnection, call: Call) -> Document:
         collection = link(holders.pop(0), "LogServices")
         if collection is not None and collection not in seen:
             seen.add(collection)
-            for service in await each(connection, members(await connection.find(collection, call)), call):
+            for member in members(await connection.find_patiently(collection, call)):
+                # A log that is only busy must not make way for another one, which would then be cleared.
+                service = await connection.find_patiently(member, call) or {}
                 place = rank(service)
                 if place is not None and (best is None or place < best[0]):
                     best = (place, service)
@@ -130,11 +134,11 @@ async def clear_event_log(connection: RedfishConnection, call: Call) -> EventLog
         raise OperationError(ErrorCode.UNSUPPORTED, f"the log {text(service, 'Id')} offers no way to clear it")
     path = link(service, "Entries") or ""
     before = len(await read_pages(connection, path, call, _MOST_LISTED))
-    lost: NoAnswer | None = None
+    answer: Answer | NoAnswer
     try:
-        await _clear(connection, target, path, call)
+        answer = await _clear(connection, target, path, call)
     except NoAnswer as failure:
-        lost = failure
+        answer = failure
     left = before
 
     async def is_empty() -> bool:
@@ -143,18 +147,19 @@ async def clear_event_log(connection: RedfishConnection, call: Call) -> EventLog
         return left < before or left <= 1
 
     if not await comes_true(is_empty, call, _CLEARED_SECONDS):
-        raise unproven(lost, "the order to clear the log", f"it still has {left} entries")
+        words = await words_about(connection, answer, call)
+        raise unproven(answer, "the order to clear the log", f"it still has {left} entries", words)
     return EventLogCleared(cleared=True, remaining=left)
 
 
-async def _clear(connection: RedfishConnection, target: str, entries: str, call: Call) -> None:
+async def _clear(connection: RedfishConnection, target: str, entries: str, call: Call) -> Answer:
     """With an empty body; with the type where the BMC asks for it (LogService 1.4, HPE Cray)."""
     try:
-        await connection.order(target, {}, call, look=entries)
+        return await connection.order(target, {}, call, look=entries)
     except Refused as refused:
         if refused.status != 400 or not messages.mentions(refused.notes, "ClearType"):
             raise
-        await connection.order(target, {"ClearType": "ClearAll"}, call, look=entries)
+        return await connection.order(target, {"ClearType": "ClearAll"}, call, look=entries)
 
 
 async def _entries(connection: RedfishConnection, path: str, limit: int, call: Call) -> list[Document]:
@@ -181,8 +186,12 @@ def _is_newer(one: Document, other: Document) -> bool:
     first, second = record_of(one, None), record_of(other, None)
     if first[0] is not None and second[0] is not None and first[0] != second[0]:
         return first[0] > second[0]
-    numbers = [int(record.id) for _, record in (first, second) if record.id.isdigit()]
+    numbers = [int(record.id) for _, record in (first, second) if _is_number(record.id)]
     return len(numbers) == 2 and numbers[0] > numbers[1]
+
+
+def _is_number(identifier: str) -> bool:
+    return identifier.isdecimal() and len(identifier) < 20
 
 
 def _newest_first(records: Iterable[tuple[datetime | None, LogRecord]]) -> list[tuple[datetime | None, LogRecord]]:
@@ -191,6 +200,6 @@ def _newest_first(records: Iterable[tuple[datetime | None, LogRecord]]) -> list[
 
     def key(item: tuple[datetime | None, LogRecord]) -> tuple[datetime, int]:
         moment, record = item
-        return moment or oldest, int(record.id) if record.id.isdigit() else 0
+        return moment or oldest, int(record.id) if _is_number(record.id) else 0
 
     return sorted(records, key=key, reverse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from drivers.driver import Call
@@ -9,6 +10,8 @@ from drivers.redfish import messages
 from drivers.redfish.boot import patch_when_ready, unproven
 from drivers.redfish.document import Document, boolean, link, text
 from drivers.redfish.failures import NoAnswer, Refused
+from drivers.redfish.tasks import words_about
+from drivers.redfish.transport import Answer
 from drivers.redfish.watching import comes_true
 from protocol.errors import ErrorCode, OperationError
 from protocol.shapes.management import Indicator, IndicatorReading
@@ -59,7 +62,7 @@ async def find_light(connection: RedfishConnection, call: Call) -> tuple[str, Do
     if has_light(system):
         return connection.service.system_path or link(system) or "", system
     for path in await connection.service.chassis(call, system):
-        chassis = await connection.find(path, call)
+        chassis = await connection.find_patiently(path, call)
         if chassis is not None and has_light(chassis):
             return path, chassis
     raise OperationError(ErrorCode.UNSUPPORTED, "this BMC shows no locating light")
@@ -75,13 +78,13 @@ async def set_indicator(connection: RedfishConnection, wanted: Indicator, call: 
     path, document = await find_light(connection, call)
     if light_of(document) is wanted:
         return IndicatorReading(state=wanted)
-    lost: NoAnswer | None = None
+    answer: Answer | NoAnswer | None = None
     bodies = writings(document, wanted)
     for number, body in enumerate(bodies, start=1):
         try:
-            await patch_when_ready(lambda body=body: connection.patch(path, body, call), call)  # type: ignore[misc]
+            answer = await patch_when_ready(partial(connection.patch, path, body, call), call)
         except NoAnswer as failure:
-            lost = failure
+            answer = failure
         except Refused as refused:
             last = number == len(bodies)
             if last or not (messages.is_value_refused(refused.notes) or messages.is_not_writable(refused.notes)):
@@ -96,5 +99,6 @@ async def set_indicator(connection: RedfishConnection, wanted: Indicator, call: 
         return (state is Indicator.OFF) is (wanted is Indicator.OFF) and state is not None
 
     if not await comes_true(is_there, call, _READ_BACK_SECONDS):
-        raise unproven(lost, f"the light {wanted}", f"it reads {state}")
+        words = await words_about(connection, answer, call)
+        raise unproven(answer, f"the light {wanted}", f"it reads {state}", words)
     return IndicatorReading(state=state)

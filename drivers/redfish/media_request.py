@@ -43,11 +43,15 @@ class ImageAddress:
     @classmethod
     def parse(cls, address: str) -> "ImageAddress":
         """Raises ValueError that says what an address looks like."""
-        parts = urlsplit(address.strip())
-        if parts.scheme.lower() not in _PROTOCOLS or not parts.hostname or not parts.path.strip("/"):
-            raise ValueError(
-                "image is an address that the BMC can reach: http://, https://, nfs:// or smb://host/file"
-            )
+        form = "image is an address that the BMC can reach: http://, https://, nfs:// or smb://host/file"
+        try:
+            parts = urlsplit(address.strip())
+            _ = parts.port
+        except ValueError:
+            raise ValueError(form) from None
+        unwritten = not address.strip().isprintable() or " " in address.strip()
+        if parts.scheme.lower() not in _PROTOCOLS or not parts.hostname or not parts.path.strip("/") or unwritten:
+            raise ValueError(form)
         if parts.username is None:
             return cls(address.strip())
         host = parts.netloc.rpartition("@")[2]

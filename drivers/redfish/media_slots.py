@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from drivers.redfish.document import Document, action, boolean, dig, path_of, same_path, text
 from drivers.redfish.vendors import Manners
@@ -16,6 +16,7 @@ MEDIA_TYPES: dict[MediaDevice, tuple[str, ...]] = {
     MediaDevice.USB: ("USBStick",),
     MediaDevice.FLOPPY: ("Floppy",),
 }
+_LOGIN = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://)[^/]*@")
 _METHOD_ORDER = (InsertMethod.ACTION, InsertMethod.PATCH, InsertMethod.UNKNOWN)
 
 
@@ -57,6 +58,8 @@ def slot_of(path: str, document: Document, allow: Iterable[str], manners: Manner
     image = text(document, "Image")
     # Services write "no image" as null, as "" (iLO) or as the word None (MegaRAC).
     image = None if image is not None and image.lower() in ("none", "null") else image
+    # Some show the address with the user and password that it was inserted with.
+    image = _LOGIN.sub(r"\1", image) if image is not None else None
     inserted = boolean(document, "Inserted")
     present = inserted if inserted is not None else image is not None
     if manners.connected_tells and text(document, "ConnectedVia") == "NotConnected":
@@ -120,7 +123,7 @@ def shows(slot: Slot, image: str) -> bool:
 
 
 def _address(image: str) -> str:
-    parts = urlsplit(image.strip())
+    parts = _split(image)
     host = parts.netloc.rpartition("@")[2].lower()
     port = {"http": ":80", "https": ":443"}.get(parts.scheme.lower(), "")
     host = host.removesuffix(port) if port else host
@@ -128,7 +131,15 @@ def _address(image: str) -> str:
 
 
 def _file(address: str) -> str:
-    return unquote(urlsplit(address.replace("\\", "/")).path).rpartition("/")[2].lower()
+    return unquote(_split(address.replace("\\", "/")).path).rpartition("/")[2].lower()
+
+
+def _split(address: str) -> SplitResult:
+    """An address in parts; one that is none is all path."""
+    try:
+        return urlsplit(address.strip())
+    except ValueError:
+        return SplitResult("", "", address.strip(), "", "")
 
 
 def _method(name: str, has_action: bool, allow: list[str], manners: Manners) -> InsertMethod:
@@ -147,4 +158,8 @@ def _parent(path: str) -> str:
 
 
 def _natural(name: str) -> list[tuple[int, int | str]]:
-    return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", name.lower()) if part]
+    return [
+        (0, int(part)) if part.isdecimal() and len(part) < 20 else (1, part)
+        for part in re.split(r"(\d+)", name.lower())
+        if part
+    ]

@@ -6,6 +6,7 @@ Seen besides: the list as one object (Dell), at the top level or beside a proper
 (HPE iLO 4), plain text.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,8 @@ __all__ = [
 
 _INFO = "@Message.ExtendedInfo"
 _LIMIT = 20
+_DEEPEST = 4
+_LONGEST_ID = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,7 @@ def is_session_limit(notes: Iterable[Note]) -> bool:
 
 def is_login_refused(notes: Iterable[Note]) -> bool:
     """A wrong user or password that was answered with a status that does not say so (HPE iLO 4: 400)."""
-    return any(note.key in _LOGIN_REFUSED for note in notes)
+    return any(note.key in _LOGIN_REFUSED or _LOGIN_REFUSED_WORDS.search(note.text) for note in notes)
 
 
 def is_transient(notes: Iterable[Note]) -> bool:
@@ -136,6 +139,12 @@ _LOGIN_REFUSED = {
     "AuthenticationFailed",
     "InvalidCredentials",
 }
+_LOGIN_REFUSED_WORDS = re.compile(
+    r"(invalid|incorrect|wrong|bad) (login|user|username|password|credential)"
+    r"|(authentication|login|logon)( attempt)?( has)? (failed|failure|was refused|denied)"
+    r"|account (is )?(locked|disabled)",
+    re.IGNORECASE,
+)
 _TRANSIENT = {
     "ActionParameterValueConflict",
     "InvalidOperationForSystemState",
@@ -184,7 +193,7 @@ def _found(document: object) -> Iterator[Note]:
             said += _listed(value, about=key.removesuffix(_INFO))
     said += _listed(document.get("Messages"))
     if not said and isinstance(error, dict):
-        summary = Note(text(error, "code") or "", text(error, "message") or "")
+        summary = Note((text(error, "code") or "")[:_LONGEST_ID], (text(error, "message") or "")[:500])
         said = [summary] if summary.id or summary.text else []
     elif not said and isinstance(error, str):
         said = [Note("", error.strip()[:500])]
@@ -193,10 +202,10 @@ def _found(document: object) -> Iterator[Note]:
     yield from said
 
 
-def _listed(value: Any, about: str = "") -> Iterator[Note]:
+def _listed(value: Any, about: str = "", depth: int = 0) -> Iterator[Note]:
     if isinstance(value, list):
-        for item in value:
-            yield from _listed(item, about)
+        for item in value if depth < _DEEPEST else ():
+            yield from _listed(item, about, depth + 1)
     elif isinstance(value, str):
         yield Note("", value.strip()[:500])
     elif isinstance(value, dict):
@@ -209,4 +218,4 @@ def _listed(value: Any, about: str = "") -> Iterator[Note]:
             properties.append(about)
         if identifier or words:
             names = tuple(dict.fromkeys(str(item) for item in properties))
-            yield Note(identifier, words[:500], names, text(value, "Resolution") or "")
+            yield Note(identifier[:_LONGEST_ID], words[:500], names, text(value, "Resolution") or "")

@@ -21,6 +21,8 @@ from drivers.redfish.document import (
 )
 from drivers.redfish.failures import NoAnswer, NotSent, Refused
 from drivers.redfish.reset_types import SETTLED, meaning
+from drivers.redfish.tasks import ending_of_task, words_about
+from drivers.redfish.transport import Answer
 from drivers.redfish.watching import comes_true
 from protocol.errors import ErrorCode, OperationError
 from protocol.shapes import Nothing
@@ -29,6 +31,8 @@ from protocol.shapes.power import PowerAction, PowerReading, PowerState, SetPowe
 __all__ = ["RedfishPower"]
 
 _RESET = "ComputerSystem.Reset"
+_BUTTON = "PushPowerButton"
+"""Pressed twice, it undoes what it did."""
 _SETTLE_SECONDS = 90.0
 """How long a state that is neither on nor off is waited for before an order is given all the same."""
 _REFUSED_SECONDS = 120.0
@@ -91,10 +95,11 @@ class RedfishPower:
             if refused.status not in (404, 410):
                 raise
             return text(await service.system(call), "PowerState")
-        try:
-            return _decode(answer.body).state or None
-        except msgspec.DecodeError:
-            return text(answer.document(), "PowerState")
+        with contextlib.suppress(msgspec.DecodeError):
+            state = _decode(answer.body).state
+            if state:
+                return state[:100]
+        return text(self._connection.document_of(answer), "PowerState")
 
 
 class _Order:
@@ -106,6 +111,8 @@ class _Order:
         self._arguments = arguments
         self._clock = asyncio.get_running_loop().time
         self._listed: list[str] | None = None
+        self._answer: Answer | None = None
+        """What the BMC answered to the order that it took."""
 
     async def bring_to(self, wanted: PowerState, by: PowerAction) -> SetPowerResult:
         """To on or to off; nothing is sent where it is there already, or on its way."""
@@ -176,6 +183,14 @@ class _Order:
         verb, _ = await self._send(system, wanted, lambda now: reset_types.is_after(system, now))
         # The order is given: whatever fails from here on must not look as if it could be given again.
         if self._arguments.wait:
+            failed, words = await ending_of_task(self._connection, self._answer, self._call)
+            if failed:
+                raise OperationError(
+                    ErrorCode.NOT_APPLIED,
+                    f"the BMC took {verb} as a task, and the task failed",
+                    bmc=words,
+                    details={"verb": verb},
+                )
             with contextlib.suppress(OperationError):
                 await self._reaches(PowerState.ON, self._clock() + _UNMOVED_SECONDS)
         now = await self._last_state()
@@ -232,7 +247,7 @@ class _Order:
             while True:
                 self._call.check(f"sending {verb}")
                 try:
-                    await self._connection.act("POST", target, {"ResetType": verb}, self._call)
+                    self._answer = await self._connection.act("POST", target, {"ResetType": verb}, self._call)
                     return verb, True
                 except NoAnswer as failure:
                     if proves:
@@ -250,7 +265,7 @@ class _Order:
                     # The look has logged in again.
                     renewed = True
                     continue
-                if wanted in _ONCE and not last.certainly_not_done:
+                if (wanted in _ONCE or verb == _BUTTON) and not last.certainly_not_done:
                     raise last
                 wait = last.wait if last.wait is not None else pause
                 until = min(give_up, self._call.deadline - _MARGIN)
@@ -258,6 +273,9 @@ class _Order:
                     raise last
                 await self._call.sleep(wait, f"the BMC refused {verb}")
                 pause = min(pause * 2, 10.0)
+                # Somebody else may have done it meanwhile, and the button would undo it.
+                if await self._is_done_nevertheless(done, last):
+                    return verb, False
         if last is None:
             raise OperationError(ErrorCode.UNSUPPORTED, f"this BMC has no reset type for {wanted}")
         raise last
@@ -295,7 +313,7 @@ class _Order:
             offered = action(system, _RESET)
             self._listed = allowed_values(offered, "ResetType")
             if offered is not None and not self._listed:
-                info = await self._connection.find(action_info_uri(offered), self._call)
+                info = await self._connection.find_patiently(action_info_uri(offered), self._call)
                 self._listed = allowed_values_of_action_info(info, "ResetType")
         return self._listed
 
@@ -331,6 +349,7 @@ class _Order:
         raise OperationError(
             ErrorCode.NOT_APPLIED,
             f"the BMC took {verb}, but the power reads {now.value} and not {wanted.value}",
+            bmc=await words_about(self._connection, self._answer, self._call),
             details={"verb": verb, "state": now.value},
         )
 

@@ -108,7 +108,7 @@ async def _gather(connection: RedfishConnection, call: Call) -> Evidence:
     evidence.manager_reset_types = await resets(manager, "Manager.Reset")
     evidence.boot = BootView.of(system, await read("settings", settings_path(system)))
     evidence.secure_boot = await read("SecureBoot", link(system, "SecureBoot"))
-    evidence.slots = await read_slots(connection, call)
+    evidence.slots, _ = await read_slots(connection, call)
     try:
         evidence.log = await find_log(connection, call)
     except OperationError as error:

@@ -80,12 +80,13 @@ def is_after(before: Document, now: Document) -> bool:
         return True
     moment, progress = restart_marks(before)
     later_moment, later_progress = restart_marks(now)
-    if later_moment is not None and later_moment != moment:
+    # What a reading left out says nothing: BMCs leave properties out now and then.
+    if "LastResetTime" in before and later_moment is not None and later_moment != moment:
         return True
-    if later_progress != progress and later_progress in _EARLY:
+    if progress is not None and later_progress != progress and later_progress in _EARLY:
         return True
-    post = _self_test(now)
-    return post is not None and post != _self_test(before) and post.startswith(("InPost", "PowerOff", "Reset"))
+    was_at, post = _self_test(before), _self_test(now)
+    return None not in (was_at, post) and post != was_at and str(post).startswith(("InPost", "PowerOff", "Reset"))
 
 
 def _self_test(system: Document) -> str | None:

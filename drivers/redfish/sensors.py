@@ -36,7 +36,7 @@ async def read_sensors(connection: RedfishConnection, call: Call) -> Sensors:
     sensors: list[Sensor] = []
     offered = False
     for path in [*own, *others]:
-        chassis = await connection.find(path, call)
+        chassis = await connection.find_patiently(path, call)
         if chassis is None:
             continue
         offered = offered or any(link(chassis, key) for key in ("Sensors", "Thermal", "Power", "ThermalSubsystem"))

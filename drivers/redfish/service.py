@@ -13,7 +13,11 @@ from protocol.errors import ErrorCode, OperationError
 if TYPE_CHECKING:
     from drivers.redfish.connection import RedfishConnection
 
-__all__ = ["Service", "choose_system", "managers_for"]
+__all__ = ["Service", "choose_system", "is_surely_host", "managers_for"]
+
+_MEMBER_SECONDS = 15.0
+"""How long a busy BMC is asked for one of several systems."""
+_STARTING_PAUSES = (2.0, 4.0, 8.0, 8.0)
 
 
 class Service:
@@ -41,7 +45,7 @@ class Service:
 
     async def managers(self, call: Call, system: Document | None = None) -> list[str]:
         """The paths of the managers that manage the host, the nearest first; maybe empty."""
-        if self._manager_paths is None:
+        if not self._manager_paths:
             self._manager_paths = await self._find_managers(system or await self.system(call), call)
         return self._manager_paths
 
@@ -83,12 +87,42 @@ class Service:
                 f"{connection.endpoint} shows no computer system: it is no server's, or its host is not known yet",
             )
         if len(paths) == 1:
-            return paths[0], await connection.get(paths[0], call)
-        found = {path: document for path in paths if (document := await connection.find(path, call)) is not None}
+            return paths[0], await self._listed(paths[0], call)
+        found: dict[str, Document] = {}
+        unread: OperationError | None = None
+        for path in paths:
+            try:
+                found[path] = await connection.get(path, call, patience=_MEMBER_SECONDS)
+            except Refused as refused:
+                unread = unread or refused
         if not found:
-            return paths[0], await connection.get(paths[0], call)
+            return paths[0], await self._listed(paths[0], call)
         chosen = choose_system(found)
+        if unread is not None and not is_surely_host(chosen, found[chosen]):
+            # The one that cannot be read may be the host, and an order must not go to another machine's board.
+            raise unread
         return chosen, found[chosen]
+
+    async def _listed(self, path: str, call: Call) -> Document:
+        """A system that its collection lists; one that is missing all the same is waited for a while: a BMC that
+        starts serves its lists before its resources. Raises OperationError BUSY where it does not come."""
+        pauses = iter(_STARTING_PAUSES)
+        while True:
+            try:
+                return await self._connection.get(path, call)
+            except Refused as refused:
+                if refused.status not in (404, 410):
+                    raise
+                pause = next(pauses, None)
+                if pause is None or pause >= call.remaining:
+                    raise OperationError(
+                        ErrorCode.BUSY,
+                        f"{self._connection.endpoint} lists its system at {path} and does not serve it now "
+                        f"(HTTP {refused.status}): it may still be starting",
+                        bmc=refused.bmc,
+                        details=refused.details,
+                    ) from refused
+            await call.sleep(pause, "the BMC did not serve its system yet")
 
     async def _find_managers(self, system: Document, call: Call) -> list[str]:
         listed = links(system, "Links", "ManagedBy")
@@ -98,7 +132,7 @@ class Service:
         if listed:
             return listed
         root = await self._connection.root(call)
-        collection = await self._connection.find(link(root, "Managers") or "/redfish/v1/Managers", call)
+        collection = await self._connection.find_patiently(link(root, "Managers") or "/redfish/v1/Managers", call)
         found = {
             path: document
             for path in members(collection)
@@ -111,17 +145,22 @@ def choose_system(systems: dict[str, Document]) -> str:
     """Which of several systems is the host, and not an accelerator board or a DPU: the one that can be switched,
     booted and set up. (NVIDIA DGX and GH200 show their GPU baseboard as a second system.)"""
 
-    def weight(path: str) -> tuple[int, int, int, int]:
-        document = systems[path]
-        boot = dig(document, "Boot")
-        return (
-            action(document, "ComputerSystem.Reset") is not None,
-            "hgx" not in path.lower(),
-            isinstance(boot, dict) and bool(boot.keys() & {"BootOrder", "BootSourceOverrideTarget"}),
-            link(document, "Bios") is not None,
-        )
+    return max(systems, key=lambda path: _weight(path, systems[path]))
 
-    return max(systems, key=weight)
+
+def is_surely_host(path: str, system: Document) -> bool:
+    """Whether it can be switched and booted, so that no other system is likelier to be the host."""
+    return all(_weight(path, system)[:3])
+
+
+def _weight(path: str, system: Document) -> tuple[bool, bool, bool, bool]:
+    boot = dig(system, "Boot")
+    return (
+        action(system, "ComputerSystem.Reset") is not None,
+        "hgx" not in path.lower(),
+        isinstance(boot, dict) and bool(boot.keys() & {"BootOrder", "BootSourceOverrideTarget"}),
+        link(system, "Bios") is not None,
+    )
 
 
 def managers_for(system_path: str, managers: dict[str, Document]) -> list[str]:

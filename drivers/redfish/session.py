@@ -7,6 +7,7 @@ sessions, and never because a login was refused.
 import asyncio
 import base64
 import contextlib
+import re
 from enum import Enum, auto
 
 import msgspec
@@ -27,6 +28,9 @@ SESSION_SERVICE = "/redfish/v1/SessionService"
 _SESSIONS = "/redfish/v1/SessionService/Sessions"
 _EXCHANGE_SECONDS = 60.0
 _LOGOUT_SECONDS = 5.0
+_LOGIN_ENDS_SECONDS = 10.0
+"""How long the end waits for a login under way, whose session could not be ended otherwise."""
+_LOGIN_PART = re.compile(r"^([a-zA-Z][a-zA-Z0-9+.-]*:)?//[^/]*@")
 _ASKED = {"OData-Version": "4.0", "Accept": "application/json", "Accept-Encoding": "identity"}
 
 
@@ -60,16 +64,35 @@ class Session:
         """
         if self.kind is LoginKind.NONE:
             if self._login is None:
-                self._login = asyncio.get_running_loop().create_task(self._log_in(call))
-                self._login.add_done_callback(_look_at)
-            login = self._login
+                return await self._own_login(call)
             try:
-                # A caller that is cancelled leaves the login to its end: its session must be known to be ended.
-                await asyncio.shield(login)
-            finally:
-                if login.done() and self._login is login:
-                    self._login = None
+                await asyncio.shield(self._login)
+            except OperationError as error:
+                # That login was under way for a caller with less time than this one.
+                if error.code not in (ErrorCode.TIMEOUT, ErrorCode.BUSY):
+                    raise
+                return await self._own_login(call)
         return self._headers
+
+    async def _own_login(self, call: Call) -> dict[str, str]:
+        """A caller that is cancelled leaves the login to its end: its session must be known to be ended."""
+        self._login = asyncio.get_running_loop().create_task(self._log_in(call))
+        self._login.add_done_callback(self._login_ended)
+        await asyncio.shield(self._login)
+        return self._headers
+
+    def _login_ended(self, login: asyncio.Task[None]) -> None:
+        """Also where nobody waits for it any more: the next request must not take it for its own."""
+        if self._login is login:
+            self._login = None
+        if not login.cancelled():
+            login.exception()
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What no error may repeat: the password, and the token or the header that stands for it."""
+        shown = (self._headers.get("X-Auth-Token"), self._headers.get("Authorization"))
+        return (self._target.secret.reveal(), *(word.removeprefix("Basic ") for word in shown if word))
 
     def rejected(self, answer: Answer) -> OperationError | None:
         """A request was answered 401. None when a new login may help; else the error that ends it.
@@ -92,7 +115,7 @@ class Session:
         """Ends the session at the BMC. Where that fails, the BMC ends it by its own timeout."""
         login, self._login = self._login, None
         if login is not None:
-            await asyncio.wait({login}, timeout=_LOGOUT_SECONDS)
+            await asyncio.wait({login}, timeout=_LOGIN_ENDS_SECONDS)
             login.cancel()
         path, headers, kind = self._path, self._headers, self.kind
         self._path, self._headers, self.kind = None, {}, LoginKind.NONE
@@ -182,6 +205,8 @@ class Session:
     def _refused(self, answer: Answer) -> OperationError:
         """Classifies a login that was not taken; a refused password blocks the credential."""
         endpoint = self._transport.endpoint
+        if 300 <= answer.status < 400:
+            return redirected(endpoint, answer.path, answer.headers.get("Location"))
         notes = messages.notes_of(answer.said())
         about = f"login at {endpoint}"
         wrong = (
@@ -217,12 +242,6 @@ class Session:
         return f"Basic {base64.b64encode(pair).decode()}"
 
 
-def _look_at(login: asyncio.Task[None]) -> None:
-    """A login that nobody waits for any more may fail unseen."""
-    if not login.cancelled():
-        login.exception()
-
-
 def not_a_service(endpoint: str, answer: Answer) -> OperationError:
     """Why an answer to the service root's address is none; says where a redirect leads."""
     where = answer.headers.get("Location")
@@ -237,12 +256,16 @@ def not_a_service(endpoint: str, answer: Answer) -> OperationError:
 
 
 def redirected(endpoint: str, path: str, where: str | None) -> OperationError:
-    """A BMC that sends its caller elsewhere is not followed: a password would go with it."""
+    """A BMC that sends its caller elsewhere is not followed: a password would go with it.
+
+    Of the place only host and path are told: the rest may repeat what was sent.
+    """
+    where = _LOGIN_PART.sub(r"\1//", re.split(r"[?#]", where or "", maxsplit=1)[0])
     return OperationError(
         ErrorCode.BMC_ERROR,
         f"{endpoint} redirects {path} to {where or 'nowhere'}, which is not followed: "
         "give the address that it leads to, if that is the BMC",
-        details={"location": where or ""},
+        details={"location": where},
     )
 
 

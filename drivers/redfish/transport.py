@@ -1,6 +1,8 @@
 """One HTTP exchange with a BMC: bounded in time and size, sent once, never redirected, its failures told apart."""
 
+import asyncio
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +28,7 @@ _CONNECT_SECONDS = 10.0
 _KNOWN_URLS = 256
 _MOST_DROPS = 3
 _CHANGES = frozenset({"POST", "PATCH", "PUT", "DELETE"})
+_HALF_A_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,10 @@ class Transport:
         if timeout <= 0:
             raise NotSent(ErrorCode.TIMEOUT, f"no time was left for {method} {path}")
         changes = method in _CHANGES
+        clock = asyncio.get_running_loop().time
+        until = clock() + timeout
         client = await self._client(timeout, fresh=fresh or changes or not self._keeps_connections)
+        timeout = max(0.01, until - clock())
         limits = aiohttp.ClientTimeout(
             total=timeout, sock_connect=min(_CONNECT_SECONDS, timeout), sock_read=timeout, ceil_threshold=3600
         )
@@ -124,7 +130,7 @@ class Transport:
         except aiohttp.ServerFingerprintMismatch as error:
             raise tls.changed_pin(self.endpoint, error.expected.hex(), error.got.hex()) from None
         except aiohttp.ClientConnectorCertificateError as error:
-            raise await self._untrusted(error) from error
+            raise await self._untrusted(error, until - clock()) from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise self._failed(error, method, path, timeout) from error
         try:
@@ -166,10 +172,11 @@ class Transport:
         self._trusted_pin = self.first_use_pin
         self._trust = tls.trust(self._policy, self._trusted_pin)
 
-    async def _untrusted(self, error: aiohttp.ClientConnectorCertificateError) -> OperationError:
+    async def _untrusted(self, error: aiohttp.ClientConnectorCertificateError, left: float) -> OperationError:
         reason = getattr(error.certificate_error, "verify_message", "") or str(error.certificate_error)
         try:
-            seen: str | None = await tls.certificate_fingerprint(self._host, self._port, _CONNECT_SECONDS)
+            seconds = min(max(left, 1.0), _CONNECT_SECONDS)
+            seen: str | None = await tls.certificate_fingerprint(self._host, self._port, seconds)
         except (OSError, TimeoutError):
             seen = None
         return tls.untrusted(self.endpoint, reason, seen)
@@ -260,9 +267,17 @@ def _parsed(body: bytes) -> Any:
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
     try:
-        return json.loads(body.decode("utf-8-sig", "replace"), strict=False)
+        value = json.loads(body.decode("utf-8-sig", "replace"), strict=False, parse_constant=_nothing)
+        if _HALF_A_PAIR.search(body):
+            # Half a surrogate pair is no text that could travel on: it becomes a question mark.
+            value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return None
+    return value
+
+
+def _nothing(_word: str) -> None:
+    """NaN and Infinity, which are no JSON, count as absent."""
 
 
 def _is_markup(body: bytes) -> bool:

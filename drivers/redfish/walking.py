@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 __all__ = ["can_expand", "each", "is_whole", "read_collection", "read_pages"]
 
 _MOST_PAGES = 500
+_MOST_BYTES = 64 * 1024 * 1024
+"""Of all pages together: a collection without an end must not fill the memory."""
 
 
 def can_expand(root: Document) -> str | None:
@@ -31,10 +33,15 @@ async def read_pages(connection: RedfishConnection, path: str, call: Call, most:
     where there are so many."""
     listed: list[Document] = []
     seen: set[str] = set()
+    size = 0
     following: str | None = path
     while following is not None and following not in seen and len(seen) < _MOST_PAGES and len(listed) < most:
         seen.add(following)
-        page = await connection.get(following, call)
+        answer = await connection.read(following, call)
+        size += len(answer.body)
+        if size > _MOST_BYTES:
+            break
+        page = connection.document_of(answer)
         found = dig(page, "Members")
         listed += [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
         following = next_page(page)

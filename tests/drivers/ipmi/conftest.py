@@ -104,6 +104,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("drivers.ipmi.boot._IN_USE_PAUSES", (0.01, 0.02))
     monkeypatch.setattr("drivers.ipmi.power._POLL_SECONDS", (0.02,))
     monkeypatch.setattr("drivers.ipmi.power._RESEND_AFTER", 0.3)
+    monkeypatch.setattr("drivers.ipmi.power._BUSY_PAUSES", (0.01, 0.02))
     monkeypatch.setattr("drivers.ipmi.management._BACK_POLL_SECONDS", 0.05)
     monkeypatch.setattr("drivers.ipmi.management._NEVER_AWAY_SECONDS", 0.3)
 
