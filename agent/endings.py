@@ -23,6 +23,8 @@ __all__ = [
     "rejected",
 ]
 
+_LONGEST_FACT = 1_000
+
 
 def rejected(issues: Iterable[Issue]) -> Ending:
     listed = list(issues)
@@ -105,7 +107,9 @@ def fitting(command_id: str, ending: Ending, repeat: Repeat) -> Ending:
     if size <= MAX_FRAME_BYTES:
         return ending
     if ending.outcome is Outcome.SUCCEEDED and repeat is not Repeat.READ:
-        return Ending(ending.outcome, result={}, observed={"resultOmitted": f"{size} bytes, more than a frame takes"})
+        facts = {name: value for name, value in ending.observed.items() if len(value) <= _LONGEST_FACT}
+        facts["resultOmitted"] = f"{size} bytes, more than a frame takes"
+        return Ending(ending.outcome, result={}, observed=facts)
     code = ending.error.code if ending.error is not None else ErrorCode.BMC_ERROR.value
     text = ending.error.message[:2000] if ending.error is not None else "the read itself succeeded"
     return Ending(

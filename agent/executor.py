@@ -83,6 +83,10 @@ class Executor:
 
     # What the link asks
 
+    async def note_session(self, session_id: str) -> None:
+        """Makes the session durable in the journal. Raises JournalError."""
+        await self._journal.note_session(session_id)
+
     def held(self) -> list[Held]:
         """Every command that a hello names, also one whose acceptance is still on its way to the disk: the control
         plane takes a command that is missing here for one that never arrived, and may end it on its own."""
@@ -382,7 +386,7 @@ class Executor:
         elif live.kind not in self._handlers:
             ending = endings.outcome_unknown(f"this version of the agent does not know {live.kind!r} any more")
             self._begin_task(live, self._conclude(live, ending))
-        elif step is Step.AWAIT_DEADLINE:
+        elif step is Step.AWAIT_WORD:
             live.phase = Phase.PARKED
         elif step is Step.EXPIRE:
             self._begin_task(live, self._conclude(live, endings.expired(0.0)))

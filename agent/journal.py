@@ -93,6 +93,8 @@ class Journal:
 
     def __init__(self, path: Path, connection: sqlite3.Connection, clock: Clock, journal_id: str) -> None:
         self.path = path
+        noted = connection.execute("SELECT value FROM meta WHERE key = 'last_session'").fetchone()
+        self._last_session = "" if noted is None else str(noted[0])
         self.id = journal_id
         self._clock = clock
         self._connection = connection
@@ -116,6 +118,24 @@ class Journal:
         except sqlite3.DatabaseError as error:
             raise _damaged(path, str(error)) from error
         return cls(path, connection, clock, journal_id)
+
+    @property
+    def last_session(self) -> str:
+        """The session that was noted last; empty before the first."""
+        return self._last_session
+
+    async def note_session(self, session_id: str) -> None:
+        """From now on this journal belongs to that session: what came over an older connection is known to be in it.
+
+        The control plane sends no command before this is durable, and compares it at the next hello. A journal that
+        was copied, or put back from a backup, is found out by it.
+        """
+
+        def job(db: sqlite3.Connection) -> None:
+            db.execute("INSERT OR REPLACE INTO meta VALUES ('last_session', ?)", (session_id,))
+
+        await self._write(job)
+        self._last_session = session_id
 
     async def accept(self, command: Command, deadline: Deadline) -> Entry | None:
         """Takes the command in. Where its id is known already nothing is written, and what is known is returned."""
@@ -342,9 +362,10 @@ def _prune(connection: sqlite3.Connection, clock: Clock) -> None:
 def _damaged(path: Path, reason: str) -> JournalDamaged:
     return JournalDamaged(
         f"the journal {path} is damaged ({reason}). The agent does not start, since it could not tell which "
-        "commands were begun. Mend the disk and bring the file back if you can. Otherwise move it, with its -wal and "
-        "-shm files, out of the way and start again: a new journal is made, and the outcome of every command that "
-        "the old one held becomes unknown (OUTCOME_UNKNOWN in the control plane), so look at those machines"
+        "commands were begun. Mend the disk and bring this very file back if you can; never an older copy of it, "
+        "which does not know what was done since. Otherwise move it, with its -wal and -shm files, out of the way "
+        "and start again: a new journal is made, and the outcome of every command that the old one held becomes "
+        "unknown (OUTCOME_UNKNOWN in the control plane), so look at those machines"
     )
 
 

@@ -26,7 +26,7 @@ from agent.executor import Executor
 from agent.identity import Identity, IdentityStore
 from agent.renewal import Renewal
 from agent.session import Closed, Session, SessionEnd
-from protocol.frames import MAX_FRAME_BYTES, SUBPROTOCOL, Hello, Welcome
+from protocol.frames import MAX_FRAME_BYTES, SUBPROTOCOL, Hello, NodeSpec, Welcome
 
 __all__ = ["Link", "LinkStatus"]
 
@@ -110,6 +110,7 @@ class Link:
         *,
         backoff: Backoff | None = None,
         changed: Callable[[], None] = lambda: None,
+        node_spec: Callable[[NodeSpec], None] = lambda _spec: None,
         chance: random.Random | None = None,
     ) -> None:
         self._endpoint = endpoint
@@ -118,6 +119,7 @@ class Link:
         self._hello = hello
         self._backoff = backoff or Backoff()
         self._changed = changed
+        self._node_spec = node_spec
         self._chance = chance or random.Random()
         self._failures = 0
         self._renewal = Renewal(store, executor.reports.say, self._chance)
@@ -206,6 +208,8 @@ class Link:
             self._executor,
             welcomed=welcomed,
             issued=self._renewal.issued,
+            node_spec=self._node_spec,
+            note=self._executor.note_session,
         )
         renewing = asyncio.create_task(self._renewal.watch(identity, session))
         try:

@@ -16,7 +16,7 @@ _LONGEST_MS = 10 * 365 * 86_400_000
 
 class Phase(Enum):
     PARKED = auto()
-    """Known from before the kernel was started anew: it waits to hear how much time is left."""
+    """Known from before this process: it waits for the control plane's word, and for how much time is left."""
     ADMITTING = auto()
     QUEUED = auto()
     """Its task has not had its first moment, so it cannot be interrupted yet."""

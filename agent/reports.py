@@ -14,6 +14,8 @@ __all__ = ["Reports"]
 
 _PROGRESS_SPACING = 1.0
 _WAITING_FRAMES = 4096
+_LONGEST_PROGRESS = 1_000
+"""Characters: a driver may quote what a BMC said, and a frame has its limit."""
 
 
 class Reports:
@@ -39,7 +41,7 @@ class Reports:
         if now - self._progress_at.get(command_id, -_PROGRESS_SPACING) < _PROGRESS_SPACING:
             return
         self._progress_at[command_id] = now
-        self._progress[command_id] = Progress(id=command_id, message=message, percent=percent)
+        self._progress[command_id] = Progress(id=command_id, message=message[:_LONGEST_PROGRESS], percent=percent)
         self._wake.set()
 
     def say(self, frame: AgentFrame) -> None:

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import os
 import resource
+import secrets
 import signal
 import time
 from pathlib import Path
@@ -24,6 +25,7 @@ from agent.files import make_private_folder
 from agent.identity import Identity, IdentityStore
 from agent.journal import Journal
 from agent.link import Link
+from agent.node_spec import SpecKeeper
 from agent.vault import Vault, VaultKey
 from drivers import INSTALLED, load, operations_of
 from protocol import VERSION
@@ -42,6 +44,8 @@ def run(config: Config, config_path: Path | None = None) -> None:
     """Runs until SIGTERM or SIGINT. Raises AgentError when it cannot start."""
     import uvloop
 
+    # Asked to reload before there is anything to: its default would end the process.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     # A core file would hold every password that is in memory.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     scrubber = logs.Scrubber()
@@ -67,6 +71,7 @@ class Service:
         self._config_path = config_path
         self._lines = lines
         self._started_at = time.time()
+        self._instance = secrets.token_hex(8)
         self._clock = KernelClock()
         self._store = IdentityStore(config.state / "identity")
         identity = self._store.current()
@@ -97,12 +102,14 @@ class Service:
             limit=config.limits.held,
             running=config.limits.running,
         )
+        self._specs = SpecKeeper(config.state / "node-spec.json", self._executor.reports.say)
         self._link = Link(
             Endpoint.parse(config.control_plane.url or identity.facts.control_plane),
             self._store,
             self._executor,
             self.hello,
             changed=self._status_changed,
+            node_spec=self._specs.take,
         )
         self._drivers = _driver_table()
         self._status_due = asyncio.Event()
@@ -115,10 +122,13 @@ class Service:
             role=self._role,
             boot_id=self._clock.boot_id,
             journal_id=self._journal.id,
+            instance=self._instance,
+            last_session=self._journal.last_session,
             version=VERSION,
             host_name=os.uname().nodename,
             drivers=self._drivers,
             held=self._executor.held(),
+            node_spec=self._specs.generation,
         )
 
     async def run(self) -> None:
@@ -163,6 +173,7 @@ class Service:
         await self._executor.stop(self._config.limits.stop_seconds)
         await self._executor.reports.drain(_LAST_WORDS_SECONDS if self._link.status.connected else 0.0)
         await self._link.close("the agent stops")
+        await self._specs.aclose()
         await self._bmcs.aclose()
 
     def _reload(self) -> None:

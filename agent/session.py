@@ -5,12 +5,13 @@ The reader never waits for anything but the next message, and the one writer tak
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import msgspec
 import structlog
 
+from agent.errors import JournalError
 from agent.executor import Executor
 from protocol.errors import ProtocolError
 from protocol.frames import (
@@ -21,6 +22,8 @@ from protocol.frames import (
     ErrorFrame,
     Goodbye,
     Hello,
+    NodeSpec,
+    Ready,
     Settled,
     Welcome,
     decode_control_frame,
@@ -48,6 +51,10 @@ class Connection(Protocol):
     async def close(self) -> None: ...
 
 
+async def _noted_nowhere(_session_id: str) -> None:
+    """A session without a journal, in tests."""
+
+
 class SessionEnd(msgspec.Struct, frozen=True, kw_only=True):
     """How a connection ended."""
 
@@ -64,7 +71,11 @@ class SessionEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Session:
-    """One conversation. `welcomed` and `issued` are called from the reader, so they must not wait."""
+    """One conversation.
+
+    `welcomed`, `issued` and `node_spec` are called from the reader, so they must not wait; `note` makes the session
+    durable in the journal, and may.
+    """
 
     def __init__(
         self,
@@ -74,12 +85,16 @@ class Session:
         *,
         welcomed: Callable[[Welcome], None] = lambda _welcome: None,
         issued: Callable[[CertificateIssued], None] = lambda _issued: None,
+        node_spec: Callable[[NodeSpec], None] = lambda _spec: None,
+        note: Callable[[str], Awaitable[None]] = _noted_nowhere,
     ) -> None:
         self._connection = connection
         self._hello = hello
         self._executor = executor
         self._welcomed = welcomed
         self._issued = issued
+        self._node_spec = node_spec
+        self._note = note
         self._welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
         self._welcome_at = 0.0
         self._goodbye: Goodbye | None = None
@@ -116,6 +131,7 @@ class Session:
                     await asyncio.shield(self._welcome)
             except TimeoutError:
                 return f"the control plane did not answer the hello within {_WELCOME_TIMEOUT:g} s"
+            await self._make_ready(self._welcome.result().session_id)
             self._executor.report_endings()
             reports = self._executor.reports
             while True:
@@ -124,6 +140,15 @@ class Session:
                     await self._connection.send(encode(frame))
         except Closed as closed:
             return str(closed)
+
+    async def _make_ready(self, session_id: str) -> None:
+        """Notes the session in the journal, then asks for commands. While the disk is full none are sent."""
+        try:
+            await self._note(session_id)
+        except JournalError as error:
+            _log.error("session_not_noted", reason=str(error), hint="no commands come until the next connection")
+            return
+        await self._connection.send(encode(Ready(session_id=session_id)))
 
     async def _read(self) -> str:
         while True:
@@ -165,6 +190,8 @@ class Session:
                 self._take_welcome(frame)
             case CertificateIssued():
                 self._issued(frame)
+            case NodeSpec():
+                self._node_spec(frame)
             case Goodbye():
                 self._goodbye = frame
             case ErrorFrame():

@@ -9,6 +9,7 @@ A connection, from the agent's side:
 
     hello ─►            who I am, and every command that my journal holds
     ◄─ welcome          your session; which held commands are settled and may be forgotten
+    ready ─►            my journal has noted this session: commands may come
     ◄─ command          something to do, by an id that is never used again
     accepted ─►         it is durable here; I will do it at most once
     started ─►          I begin (implies accepted)
@@ -16,6 +17,8 @@ A connection, from the agent's side:
     finished ─►         how it ended
     ◄─ settled          I have it, durably: forget it
     ◄─ cancel           stop it if it can be stopped
+    ◄─ nodeSpec         what this machine is to be like (to its daemon only)
+    nodeSpecApplied ─►  that generation is durable here
 """
 
 from typing import Final
@@ -45,7 +48,10 @@ __all__ = [
     "JoinRefused",
     "JoinRequest",
     "Joined",
+    "NodeSpec",
+    "NodeSpecApplied",
     "Progress",
+    "Ready",
     "Settled",
     "Started",
     "Welcome",
@@ -57,8 +63,8 @@ __all__ = [
 
 SUBPROTOCOL: Final = "rackwright.agent.v1"
 JOIN_SUBPROTOCOL: Final = "rackwright.join.v1"
-PROTOCOL_MINOR: Final = 0
-"""Grows with each addition to version 1 that the other side should know of."""
+PROTOCOL_MINOR: Final = 1
+"""Grows with each addition to version 1 that the other side should know of. 1: nodeSpec."""
 MAX_FRAME_BYTES: Final = 1 << 20
 """Larger things go in chunks or over HTTP."""
 
@@ -87,12 +93,25 @@ class Hello(_Frame, frozen=True, kw_only=True, tag="hello"):
     """The kernel's boot id: the one proof that a machine really restarted."""
     journal_id: str
     """Made with the journal's file. Another one means that the old journal's knowledge is gone."""
+    instance: str = ""
+    """Made with each process of the agent."""
+    last_session: str = ""
+    """The session that the journal noted last. Another one than the control plane's means that this journal is a
+    copy, or from before: what was sent since may have been done without its knowledge."""
     version: str
     protocol: int = PROTOCOL_MINOR
     host_name: str = ""
     drivers: dict[str, list[str]] = {}
     """Each driver, and the operations that this agent's copy of it has."""
     held: list[Held] = []
+    node_spec: int = 0
+    """The generation of the node spec that a daemon holds; 0: none."""
+
+
+class Ready(_Frame, frozen=True, kw_only=True, tag="ready"):
+    """The journal has noted the session, durably; no command is sent over it before this."""
+
+    session_id: str
 
 
 class Accepted(_Frame, frozen=True, kw_only=True, tag="accepted"):
@@ -120,6 +139,12 @@ class Finished(_Frame, frozen=True, kw_only=True, tag="finished"):
 
     id: str
     ending: Ending
+
+
+class NodeSpecApplied(_Frame, frozen=True, kw_only=True, tag="nodeSpecApplied"):
+    """The node spec of this generation is durable in the daemon."""
+
+    generation: int
 
 
 class CertificateRequest(_Frame, frozen=True, kw_only=True, tag="certificateRequest"):
@@ -161,6 +186,17 @@ class Settled(_Frame, frozen=True, kw_only=True, tag="settled"):
     """These endings are durable in the control plane."""
 
     ids: list[str]
+
+
+class NodeSpec(_Frame, frozen=True, kw_only=True, tag="nodeSpec"):
+    """What the machine is to be like: the host configuration of the profile that was last deployed.
+
+    It stands in place of every one before, whatever their generations were: the control plane's database may have
+    been restored. Sent again after each hello that names another generation.
+    """
+
+    generation: int
+    spec: dict[str, object]
 
 
 class CertificateIssued(_Frame, frozen=True, kw_only=True, tag="certificateIssued"):
@@ -215,8 +251,10 @@ class JoinRefused(_Frame, frozen=True, kw_only=True, tag="refused"):
     message: str
 
 
-AgentFrame = Hello | Accepted | Started | Progress | Finished | CertificateRequest | ErrorFrame
-ControlFrame = Welcome | Command | Cancel | Settled | CertificateIssued | Goodbye | ErrorFrame
+AgentFrame = (
+    Hello | Ready | Accepted | Started | Progress | Finished | NodeSpecApplied | CertificateRequest | ErrorFrame
+)
+ControlFrame = Welcome | Command | Cancel | Settled | NodeSpec | CertificateIssued | Goodbye | ErrorFrame
 
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What bytes can make of a decoder; the last one by nesting without end."""

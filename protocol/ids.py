@@ -14,8 +14,10 @@ __all__ = ["PREFIXES", "id_pattern", "is_id", "new_id", "time_of"]
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _VALUE = {character: value for value, character in enumerate(_ALPHABET)}
+_SHIFTS = range(120, -1, -10)
 _RANDOM_BITS = 80
 _RANDOM_LIMIT = 1 << _RANDOM_BITS
+_PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 _BODY = re.compile(r"[0-9a-hjkmnp-tv-z]{26,52}")
 
 PREFIXES: dict[str, str] = {
@@ -25,6 +27,7 @@ PREFIXES: dict[str, str] = {
     "evt": "an event of the outbox",
     "jrn": "one agent journal, made when its file is made",
     "node": "a machine",
+    "prof": "a profile",
     "req": "one API request",
     "ses": "one connection of an agent",
     "site": "a place with machines and a site agent",
@@ -57,7 +60,7 @@ class _Clock:
                 # The top bit stays clear so that counting up within the millisecond cannot overflow.
                 self._last_random = secrets.randbits(_RANDOM_BITS - 1)
             else:
-                self._last_random += 1 + secrets.randbits(24)
+                self._last_random += 1
             return (self._last_ms << _RANDOM_BITS) | (self._last_random % _RANDOM_LIMIT)
 
 
@@ -67,8 +70,7 @@ _clock = _Clock()
 def new_id(prefix: str) -> str:
     """A new id; later ids of this process sort after earlier ones, also when the wall clock steps back."""
     value = _clock.next()
-    characters = [_ALPHABET[(value >> shift) & 31] for shift in range(125, -1, -5)]
-    return f"{prefix}_{''.join(characters)}"
+    return f"{prefix}_{''.join([_PAIRS[(value >> shift) & 1023] for shift in _SHIFTS])}"
 
 
 def is_id(text: str, prefix: str) -> bool:

@@ -26,6 +26,7 @@ from protocol.frames import (
     Finished,
     Hello,
     Progress,
+    Ready,
     Settled,
     Started,
     Welcome,
@@ -196,6 +197,8 @@ class Ledger:
                     self.complaints.append(frame)
                 case Progress():
                     self.progress.append(frame)
+                case Ready():
+                    pass
                 case _:
                     raise AssertionError(frame)
 

@@ -512,6 +512,8 @@ async def test_a_stop_abandons_what_waits_and_the_next_life_does_it(
         assert machines.acts == {"m1 reset": 1}
     async with desk(folder, clock) as d:
         assert (await d.ending(first)).outcome is Outcome.SUCCEEDED
+        # The control plane's word, as after each hello: it is still wanted.
+        d.executor.command(second)
         assert (await d.ending(second)).outcome is Outcome.SUCCEEDED
     assert machines.acts == {"m1 reset": 1, "m1 cycle": 1}
 
