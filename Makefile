@@ -23,6 +23,14 @@ check: .venv/.installed ## format, lint, types and the fast tests
 	@$(MAKE) --no-print-directory lint
 	@$(BIN)/pytest -q -m "not e2e" $(PYTEST)
 
+.PHONY: acceptance nightly
+acceptance: .venv/.installed ## every line of the specification's checklist, with its tests and whether they pass
+	@$(SETUP)/debian-packages.sh test
+	@$(BIN)/python -m tests.acceptance
+
+nightly: .venv/.installed ## the engine's model, 10,000 runs; RACKWRIGHT_SEED=n repeats one
+	@HYPOTHESIS_PROFILE=nightly $(BIN)/pytest -q tests/control_plane/engine/test_model.py
+
 .PHONY: lint
 lint:
 	@$(BIN)/ruff format --check --quiet .

@@ -11,6 +11,7 @@ MODULES = {
     "sweep.ipmi": "benchmarks.sweep_ipmi",
     "gateway.idle_kib_per_agent": "benchmarks.gateway_idle",
     "commands.per_second": "benchmarks.commands_rate",
+    "engine.steps": "benchmarks.engine_steps",
 }
 
 

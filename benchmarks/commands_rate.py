@@ -6,24 +6,23 @@ commit as there are callers here: what any engine that stores a command and its 
 
 import asyncio
 import json
-import sqlite3
 import tempfile
 import time
 from pathlib import Path
 
 from benchmarks import Figure
+from benchmarks.floors import group_commit_floor
 from tests.e2e.processes import AgentProcess, ControlPlaneProcess
 
 MACHINES = 64
 CALLERS = 64
 SECONDS = 8.0
-FLOOR_SECONDS = 2.0
 
 
 def run() -> list[Figure]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        floor = _floor(folder / "floor.db")
+        floor = group_commit_floor(folder / "floor.db", CALLERS)
         plane = ControlPlaneProcess(folder, log_level="warning")
         with plane.running_for():
             agent = AgentProcess(folder, log_level="warning")
@@ -40,26 +39,6 @@ def run() -> list[Figure]:
         Figure("commands.per_second", resets, "commands/s", peer, floor, resets / floor, f"power resets, {note}"),
         Figure("commands.per_second.reads", reads, "commands/s", peer, floor, reads / floor, f"power reads, {note}"),
     ]
-
-
-def _floor(path: Path) -> float:
-    database = sqlite3.connect(path, isolation_level=None)
-    database.execute("PRAGMA journal_mode = WAL")
-    database.execute("PRAGMA synchronous = FULL")
-    database.execute("CREATE TABLE commands (id INTEGER PRIMARY KEY, state TEXT, body TEXT)")
-    body = "x" * 400
-    done, started = 0, time.perf_counter()
-    while time.perf_counter() - started < FLOOR_SECONDS:
-        database.execute("BEGIN IMMEDIATE")
-        for _ in range(CALLERS):
-            done += 1
-            database.execute("INSERT INTO commands VALUES (?, 'queued', ?)", (done, body))
-        database.execute("COMMIT")
-        database.execute("BEGIN IMMEDIATE")
-        for number in range(done - CALLERS + 1, done + 1):
-            database.execute("UPDATE commands SET state = 'succeeded' WHERE id = ? AND state = 'queued'", (number,))
-        database.execute("COMMIT")
-    return done / (time.perf_counter() - started)
 
 
 async def _rate(plane: ControlPlaneProcess, operation: str, arguments: dict[str, object]) -> float:

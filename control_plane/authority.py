@@ -8,6 +8,7 @@ identity is the URI `spiffe://rackwright/agent/<id>` in its certificate, which i
 import datetime
 import hashlib
 import ipaddress
+import logging
 import os
 import ssl
 import tempfile
@@ -26,6 +27,7 @@ from protocol.ids import is_id
 
 __all__ = ["AGENT_URI", "Authority", "IssuedCertificate", "agent_of"]
 
+_log = logging.getLogger("control_plane.authority")
 AGENT_URI = "spiffe://rackwright/agent/"
 _CA_LIFE = datetime.timedelta(days=3650)
 _SERVER_LIFE = datetime.timedelta(days=90)
@@ -114,10 +116,11 @@ class Authority:
     def server_context(self, names: Sequence[str]) -> ssl.SSLContext:
         """TLS for the agents' port, for these public names.
 
-        Client certificates of this CA are asked for, not forced: an agent that joins has none yet.
+        Client certificates of this CA are asked for, not forced: an agent that joins has none yet. TLS 1.3 only, as
+        every agent speaks it; it knows no renegotiation.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.load_verify_locations(cadata=self.pem)
         context.verify_mode = ssl.CERT_OPTIONAL
         # A session ticket would outlive a revocation check, and costs memory per connection.
@@ -127,18 +130,34 @@ class Authority:
         return context
 
     def renew_server(self, context: ssl.SSLContext, names: Sequence[str]) -> None:
-        """Loads the server's pair into the context, made anew when near its end or not for these names."""
+        """Loads the server's pair into the context, made anew when near its end or not for these names.
+
+        Raises OSError when a pair that is needed cannot be written; the one in use stays as it is then.
+        """
         key_file, certificate_file = self._folder / "server.key", self._folder / "server.pem"
-        if not _serves(certificate_file, names):
-            key = ec.generate_private_key(ec.SECP256R1())
-            certificate = self._sign(
-                key.public_key(), names[0], _SERVER_LIFE, ExtendedKeyUsageOID.SERVER_AUTH, _general_names(names)
-            )
-            # The old certificate must not stand beside a new key: without it, the pair is made anew next time.
-            certificate_file.unlink(missing_ok=True)
-            _write(key_file, _key_pem(key))
-            _write(certificate_file, certificate.public_bytes(serialization.Encoding.PEM))
+        if not _serves(certificate_file, names, _SERVER_LIFE / 3):
+            try:
+                self._make_server_pair(key_file, certificate_file, names)
+            except OSError as error:
+                # A full disk must not take away a certificate that is good for weeks.
+                if not _serves(certificate_file, names, datetime.timedelta(0)):
+                    raise
+                _log.error("the server's certificate could not be renewed, the old one stays in use: %s", error)
         context.load_cert_chain(certificate_file, key_file)
+
+    def _make_server_pair(self, key_file: Path, certificate_file: Path, names: Sequence[str]) -> None:
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = self._sign(
+            key.public_key(), names[0], _SERVER_LIFE, ExtendedKeyUsageOID.SERVER_AUTH, _general_names(names)
+        )
+        # Both are on the disk before either takes its place.
+        new_key, new_certificate = key_file.with_suffix(".key.new"), certificate_file.with_suffix(".pem.new")
+        _write(new_key, _key_pem(key))
+        _write(new_certificate, certificate.public_bytes(serialization.Encoding.PEM))
+        # The old certificate must not stand beside a new key: without it, the pair is made anew next time.
+        certificate_file.unlink(missing_ok=True)
+        new_key.replace(key_file)
+        new_certificate.replace(certificate_file)
 
     def _sign(
         self,
@@ -220,15 +239,15 @@ def _general_names(names: Sequence[str]) -> list[x509.GeneralName]:
     return general
 
 
-def _serves(certificate_file: Path, names: Sequence[str]) -> bool:
-    """Whether the server certificate is for these names and has a third of its life left."""
+def _serves(certificate_file: Path, names: Sequence[str], least: datetime.timedelta) -> bool:
+    """Whether the server certificate is for these names and has more than `least` of its life left."""
     try:
         certificate = x509.load_pem_x509_certificate(certificate_file.read_bytes())
         present = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (OSError, ValueError, x509.ExtensionNotFound):
         return False
     left = certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
-    return left > _SERVER_LIFE / 3 and set(present) == set(_general_names(names))
+    return left > least and set(present) == set(_general_names(names))
 
 
 def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:

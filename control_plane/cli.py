@@ -69,7 +69,7 @@ def migrate(file: Path | None) -> None:
     click.echo(f"applied: {', '.join(applied)}" if applied else "the tables are up to date")
 
 
-@control_plane.command()
+@control_plane.command(short_help="Copy the SQLite database to FILE.")
 @click.argument("target", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
 @_config
 def backup(target: Path, file: Path | None) -> None:
@@ -186,11 +186,15 @@ def _call(file: Path | None, verb: str, request: dict[str, Any]) -> dict[str, An
 
 
 def _reported(run: Callable[[], ResultT]) -> ResultT:
-    """What `run` gives; trouble with the database as an error of the tree that the command line's root shows."""
+    """What `run` gives; faulty settings and trouble with the database as errors that the root shows."""
     try:
         return run()
-    except RackwrightError:
-        raise
+    except RackwrightError as error:
+        from control_plane.config import ConfigError
+
+        if not isinstance(error, ConfigError):
+            raise
+        raise RequestError.invalid(error.issues, str(error.file)) from error
     except Exception as error:
         from control_plane.store import StoreError
 

@@ -1,19 +1,14 @@
 """The command ledger: what was asked of which agent, and what became of it.
 
 A command is written here before it is sent, and the connection it is sent over is written before the frame leaves
-(`sent_session`, `sent_journal`). From that and from what an agent says it holds, `plan_resume` decides after any
-crash or cut whether a command may be sent again:
-
-- never sent, or sent to the same journal that does not hold it: it never arrived. Send it.
-- sent to another journal (the agent's disk was lost, or a ramdisk booted anew), or acknowledged by a journal that
-  holds it no more: it may have been done. Harmless to repeat: send it. An act: it ends as OUTCOME_UNKNOWN.
+(`sent_session`, `sent_journal`). From that and from what an agent says it holds, `resume.plan_resume` decides after
+any crash or cut whether a command may be sent again.
 
 Reports may overtake each other; a command's state only ever moves forward (`protocol.commands.TRANSITIONS`).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from enum import Enum
-from typing import NamedTuple
 
 import msgspec
 
@@ -21,25 +16,31 @@ from control_plane.events import publish
 from control_plane.nodes import pin_certificate
 from control_plane.records import CommandRow, SessionRow, columns
 from control_plane.store import Transaction, json_text, params_of
-from protocol.commands import TERMINAL, CommandState, Ending, JournalState, Outcome, may_follow
-from protocol.errors import ErrorCode, Failure
+from protocol.commands import TERMINAL, CommandState, Ending, Outcome, may_follow
+from protocol.errors import ErrorCode, Failure, RequestCode, RequestError
+from protocol.frames import MAX_FRAME_BYTES
 from protocol.operations import Repeat
 
 __all__ = [
     "COMMANDS_CHANNEL",
+    "EXPIRED",
+    "OPEN",
+    "SEND_WINDOW",
     "SETTLED_CHANNEL",
-    "Resume",
+    "WORKFLOWS_CHANNEL",
     "Settlement",
     "advance",
     "cancel",
     "cancels_owed",
+    "end",
     "enqueue",
     "expire",
     "get_command",
+    "in_doubt",
     "list_commands",
     "mark_sent",
     "owed_to_worker",
-    "plan_resume",
+    "queue_order",
     "settle",
 ]
 
@@ -47,19 +48,35 @@ COMMANDS_CHANNEL = "commands"
 """Payload: the id of the agent that has something to receive."""
 SETTLED_CHANNEL = "settled"
 """Payload: the id of a command that has ended."""
+WORKFLOWS_CHANNEL = "workflows"
+"""Payload: the id of a workflow that is to be looked at now."""
 ABSENCE_GRACE_MS = 60_000
 """How long past its `not_after` a command that an agent may hold is waited for before it is given up as unknown."""
 
+SEND_WINDOW = 2_000
+"""How many unfinished commands an agent is sent from the queue; an agent holds a bounded number and rejects more."""
+OPEN = "state IN ('queued', 'delivered', 'running')"
 _COLUMNS = columns(CommandRow)
-_OPEN = "state IN ('queued', 'delivered', 'running')"
+_LARGEST_PAYLOAD = MAX_FRAME_BYTES // 2
+_LARGEST_TOLD = 64 * 1024
+_DENIES_THE_DEED = (Outcome.REJECTED, Outcome.EXPIRED, Outcome.CANCELLED)
 
 
 def enqueue(tx: Transaction, command: CommandRow) -> CommandRow:
     """Stores a command; a second one of the same key returns the first, unchanged.
 
-    With `sent_session` and `sent_journal` set, the caller delivers it over that connection once this is durable;
-    otherwise the worker that has the agent is woken.
+    With `sent_session` and `sent_journal` set, the caller delivers it over that connection once this is durable,
+    unless the row that is returned has none: then an older command of the machine still waits, and this one follows
+    it. Without them the worker that has the agent is woken. Raises RequestError TOO_LARGE.
     """
+    size = len(json_text(command.payload).encode())
+    if size > _LARGEST_PAYLOAD:
+        # Every connection that carried it would break, and the agent's other commands would wait behind it.
+        raise RequestError(
+            RequestCode.TOO_LARGE, f"the command has {size} bytes and may have {_LARGEST_PAYLOAD}: give it less"
+        )
+    if command.sent_session is not None and _an_older_one_waits(tx, command):
+        command = msgspec.structs.replace(command, sent_session=None, sent_journal=None)
     fields = CommandRow.__struct_fields__
     stored = tx.run(
         f"INSERT INTO commands ({_COLUMNS}) VALUES ({', '.join(':' + field for field in fields)}) "
@@ -77,6 +94,23 @@ def enqueue(tx: Transaction, command: CommandRow) -> CommandRow:
     if command.sent_session is None:
         tx.notify(COMMANDS_CHANNEL, command.agent_id)
     return command
+
+
+def _an_older_one_waits(tx: Transaction, command: CommandRow) -> bool:
+    waits = tx.one(
+        "SELECT 1 FROM commands WHERE agent_id = :agent_id AND state = 'queued' AND node_id = :node_id "
+        "AND (sent_session IS NULL OR sent_session <> :session) LIMIT 1",
+        {"agent_id": command.agent_id, "node_id": command.node_id, "session": command.sent_session},
+    )
+    return waits is not None
+
+
+def queue_order(tx: Transaction) -> str:
+    """How commands that wait follow each other: as they were queued.
+
+    One process makes ids that only grow; several have clocks that differ, and the database's own decides.
+    """
+    return "commands.id" if tx.dialect == "sqlite" else "commands.created_at, commands.id"
 
 
 def get_command(tx: Transaction, tenant_id: str, command_id: str, *, lock: bool = False) -> CommandRow | None:
@@ -104,7 +138,7 @@ def list_commands(
         SELECT {_COLUMNS} FROM commands WHERE tenant_id = :tenant_id
             AND (CAST(:before AS TEXT) IS NULL OR id < CAST(:before AS TEXT))
             AND (CAST(:node_id AS TEXT) IS NULL OR node_id = CAST(:node_id AS TEXT))
-            {"AND " + _OPEN if open_only else ""}
+            {"AND " + OPEN if open_only else ""}
         ORDER BY id DESC LIMIT :limit
         """,
         {"tenant_id": tenant_id, "before": before, "node_id": node_id, "limit": limit},
@@ -124,52 +158,76 @@ def mark_sent(tx: Transaction, rows: Iterable[CommandRow], session: SessionRow) 
 
 
 def owed_to_worker(
-    tx: Transaction, worker: str, agents: list[str], limit: int
+    tx: Transaction, worker: str, agents: list[str], limit: int, live: frozenset[str] | None = None
 ) -> list[tuple[CommandRow, SessionRow]]:
     """Queued commands whose agent is connected to this worker and that were not sent over that connection.
 
-    Of these agents only; of every one when the list is empty. The agents' rows are held, so that no newer connection
-    is planned for meanwhile: a command marked for an old one could be sent over both.
+    Of these agents only; of every one when the list is empty. `live` names the connections that are really there: a
+    command of another one is left as never sent, which it is. Each agent is given no more than leaves it within
+    `SEND_WINDOW`, so that a long queue neither overruns it nor keeps others waiting. The agents' rows are held, so
+    that no newer connection is planned for meanwhile: a command marked for an old one could be sent over both.
     """
-    rows = tx.all(
+    owed: list[tuple[CommandRow, SessionRow]] = []
+    for session in _owed_sessions(tx, worker, agents):
+        if live is not None and session.id not in live:
+            continue
+        held = tx.one(
+            f"SELECT COUNT(*) FROM commands WHERE agent_id = :agent_id AND {OPEN} AND sent_session = :session",
+            {"agent_id": session.agent_id, "session": session.id},
+        )
+        room = min(limit - len(owed), SEND_WINDOW - (int(held[0]) if held is not None else 0))
+        if room > 0:
+            owed += [(row, session) for row in _owed_over(tx, session, room)]
+        if len(owed) >= limit:
+            break
+    return owed
+
+
+def _owed_sessions(tx: Transaction, worker: str, agents: list[str]) -> list[SessionRow]:
+    return tx.all(
         f"""
-        SELECT {columns(CommandRow, "commands")} FROM commands
-            JOIN agents ON agents.id = commands.agent_id
-            JOIN sessions ON sessions.id = agents.session_id
-        WHERE commands.state = 'queued' {"AND commands.agent_id IN EACH(:agents)" if agents else ""}
-            AND (commands.sent_session IS NULL OR commands.sent_session <> agents.session_id)
-            AND commands.cancel_reason IS NULL
-            AND sessions.worker = :worker AND sessions.disconnected_at IS NULL
-        ORDER BY commands.id LIMIT :limit FOR UPDATE OF commands SKIP LOCKED FOR SHARE OF agents SKIP LOCKED
+        SELECT {columns(SessionRow, "sessions")} FROM sessions JOIN agents ON agents.session_id = sessions.id
+        WHERE sessions.worker = :worker AND sessions.disconnected_at IS NULL AND agents.revoked_at IS NULL
+            {"AND agents.id IN EACH(:agents)" if agents else ""}
+            AND EXISTS (
+                SELECT 1 FROM commands WHERE commands.agent_id = agents.id AND commands.state = 'queued'
+                    AND (commands.sent_session IS NULL OR commands.sent_session <> sessions.id)
+                    AND commands.cancel_reason IS NULL
+            )
         """,
-        {"worker": worker, "limit": limit} | ({"agents": agents} if agents else {}),
-        into=CommandRow,
-    )
-    if not rows:
-        return []
-    sessions = tx.all(
-        f"SELECT {columns(SessionRow)} FROM sessions WHERE disconnected_at IS NULL AND worker = :worker "
-        "AND agent_id IN EACH(:agents)",
-        {"worker": worker, "agents": list({row.agent_id for row in rows})},
+        {"worker": worker} | ({"agents": agents} if agents else {}),
         into=SessionRow,
     )
-    by_agent = {session.agent_id: session for session in sessions}
-    return [(row, by_agent[row.agent_id]) for row in rows if row.agent_id in by_agent]
 
 
-def cancels_owed(tx: Transaction, worker: str, agents: list[str], limit: int) -> list[CommandRow]:
-    """Open commands of this worker's agents for which a cancel was asked."""
+def _owed_over(tx: Transaction, session: SessionRow, limit: int) -> list[CommandRow]:
+    return tx.all(
+        f"""
+        SELECT {columns(CommandRow, "commands")} FROM commands JOIN agents ON agents.id = commands.agent_id
+        WHERE commands.agent_id = :agent_id AND commands.state = 'queued' AND agents.session_id = :session
+            AND (commands.sent_session IS NULL OR commands.sent_session <> :session)
+            AND commands.cancel_reason IS NULL
+        ORDER BY {queue_order(tx)} LIMIT :limit
+        FOR UPDATE OF commands SKIP LOCKED FOR SHARE OF agents SKIP LOCKED
+        """,
+        {"agent_id": session.agent_id, "session": session.id, "limit": limit},
+        into=CommandRow,
+    )
+
+
+def cancels_owed(tx: Transaction, worker: str, agents: list[str], limit: int, after: str = "") -> list[CommandRow]:
+    """Open commands of this worker's agents for which a cancel was asked; by id, behind the id `after`."""
     return tx.all(
         f"""
         SELECT {columns(CommandRow, "commands")} FROM commands
             JOIN agents ON agents.id = commands.agent_id
             JOIN sessions ON sessions.id = agents.session_id
-        WHERE commands.{_OPEN} AND commands.cancel_reason IS NOT NULL
+        WHERE commands.{OPEN} AND commands.cancel_reason IS NOT NULL
             {"AND commands.agent_id IN EACH(:agents)" if agents else ""}
-            AND sessions.worker = :worker AND sessions.disconnected_at IS NULL
+            AND sessions.worker = :worker AND sessions.disconnected_at IS NULL AND commands.id > :after
         ORDER BY commands.id LIMIT :limit
         """,
-        {"worker": worker, "limit": limit} | ({"agents": agents} if agents else {}),
+        {"worker": worker, "limit": limit, "after": after} | ({"agents": agents} if agents else {}),
         into=CommandRow,
     )
 
@@ -198,17 +256,31 @@ class Settlement(Enum):
     LATE = "late"
     """The ledger had given it up; the true ending is kept beside."""
     UNKNOWN = "unknown"
-    """No such command of this agent."""
+    """No such command of this agent: its ending is told as the event `command.unknown`."""
+    STALE = "stale"
+    """Said over a connection that a newer one has superseded: nothing was stored, and the agent is told nothing."""
 
 
-def settle(tx: Transaction, agent_id: str, command_id: str, ending: Ending) -> tuple[Settlement, CommandRow | None]:
-    """Stores how a command ended, once. After every return but an exception the agent may forget it."""
+def settle(
+    tx: Transaction, agent_id: str, command_id: str, ending: Ending, session_id: str | None = None
+) -> tuple[Settlement, CommandRow | None]:
+    """Stores how a command ended, once. The agent may forget it after every answer but STALE.
+
+    `session_id` is the connection that it was said over. An ending that denies the deed (rejected, expired,
+    cancelled) need not be in the agent's journal; over the newer connection the command may be on its way once more,
+    to be done. So it counts over the present connection only, where the agent says it again if it still holds.
+    """
+    if session_id is not None and ending.outcome in _DENIES_THE_DEED:
+        present = tx.one("SELECT session_id FROM agents WHERE id = :id FOR SHARE", {"id": agent_id})
+        if present is None or present[0] != session_id:
+            return Settlement.STALE, None
     row = tx.one(
         f"SELECT {_COLUMNS} FROM commands WHERE id = :id AND agent_id = :agent_id FOR UPDATE",
         {"id": command_id, "agent_id": agent_id},
         into=CommandRow,
     )
     if row is None:
+        _tell_unknown(tx, agent_id, command_id, ending)
         return Settlement.UNKNOWN, None
     if row.state in TERMINAL:
         if row.ending == ending or row.late_ending is not None:
@@ -227,7 +299,16 @@ def settle(tx: Transaction, agent_id: str, command_id: str, ending: Ending) -> t
     fingerprint = ending.observed.get("tlsFingerprint")
     if fingerprint is not None:
         pin_certificate(tx, row.node_id, fingerprint)
-    return Settlement.SETTLED, _end(tx, row, ending)
+    return Settlement.SETTLED, end(tx, row, ending)
+
+
+def _tell_unknown(tx: Transaction, agent_id: str, command_id: str, ending: Ending) -> None:
+    """Keeps the ending of a command that a restored database has forgotten: the event is all that will be left."""
+    agent = tx.one("SELECT tenant_id FROM agents WHERE id = :id", {"id": agent_id})
+    if agent is not None:
+        told = ending if len(json_text(ending)) <= _LARGEST_TOLD else msgspec.structs.replace(ending, result=None)
+        facts = {"commandId": command_id, "agentId": agent_id, "ending": msgspec.to_builtins(told)}
+        publish(tx, agent[0], f"command/{command_id}", "command.unknown", facts)
 
 
 def cancel(tx: Transaction, row: CommandRow, reason: str) -> CommandRow:
@@ -241,7 +322,7 @@ def cancel(tx: Transaction, row: CommandRow, reason: str) -> CommandRow:
         ending = Ending(
             Outcome.CANCELLED, error=Failure(ErrorCode.CANCELLED.value, f"cancelled before it was sent: {reason}")
         )
-        return _end(tx, row, ending)
+        return end(tx, row, ending)
     tx.run("UPDATE commands SET cancel_reason = :reason WHERE id = :id", {"id": row.id, "reason": reason})
     tx.notify(COMMANDS_CHANNEL, row.agent_id)
     return msgspec.structs.replace(row, cancel_reason=reason)
@@ -255,7 +336,7 @@ def expire(tx: Transaction, limit: int) -> int:
     now = tx.now()
     due = tx.all(
         f"""
-        SELECT {_COLUMNS} FROM commands WHERE {_OPEN} AND not_after < :now
+        SELECT {_COLUMNS} FROM commands WHERE {OPEN} AND not_after < :now
             AND (sent_session IS NULL OR not_after < :given_up)
         ORDER BY not_after LIMIT :limit FOR UPDATE SKIP LOCKED
         """,
@@ -263,7 +344,7 @@ def expire(tx: Transaction, limit: int) -> int:
         into=CommandRow,
     )
     for row in due:
-        _end(tx, row, EXPIRED if row.sent_session is None else _in_doubt(row, "its agent has not come back in time"))
+        end(tx, row, EXPIRED if row.sent_session is None else in_doubt(row, "its agent has not come back in time"))
     return len(due)
 
 
@@ -273,97 +354,8 @@ EXPIRED = Ending(
 )
 
 
-class Resume(NamedTuple):
-    """What a reconnected agent is to be told."""
-
-    forget: list[str]
-    """Endings that the ledger has, and commands that it never knew."""
-    send: list[CommandRow]
-    """To be marked as sent, then sent (again)."""
-    stop: list[CommandRow]
-    """Held commands for which a cancel is owed."""
-
-
-def plan_resume(tx: Transaction, session: SessionRow, held: Mapping[str, JournalState]) -> Resume:
-    """Compares the ledger with what the agent holds, moves the ledger forward, and says what to send.
-
-    Runs in the transaction that opens the session, so that nothing is queued in between unseen.
-    """
-    rows = tx.all(
-        f"SELECT {_COLUMNS} FROM commands WHERE agent_id = :agent_id AND {_OPEN} ORDER BY id FOR UPDATE",
-        {"agent_id": session.agent_id},
-        into=CommandRow,
-    )
-    resume = Resume([], [], [])
-    now = tx.now()
-    for row in rows:
-        state = held.get(row.id)
-        if state is None:
-            _plan_missing(tx, row, session, now, resume)
-            continue
-        if state is JournalState.ACCEPTED:
-            advance(tx, session.agent_id, row.id, CommandState.DELIVERED)
-            # The agent answers a repeated id from its journal; the frame renews its idea of the time left.
-            resume.send.append(row)
-        elif state is JournalState.STARTED:
-            advance(tx, session.agent_id, row.id, CommandState.RUNNING)
-        if row.cancel_reason is not None and state is not JournalState.FINISHED:
-            resume.stop.append(row)
-    known = {row.id for row in rows}
-    _plan_closed(tx, session, {key: state for key, state in held.items() if key not in known}, resume)
-    return resume
-
-
-def _plan_missing(tx: Transaction, row: CommandRow, session: SessionRow, now: int, resume: Resume) -> None:
-    lost = row.sent_journal is not None and (
-        row.sent_journal != session.journal_id or row.state is not CommandState.QUEUED
-    )
-    if lost and row.repeat is Repeat.ONCE:
-        _end(tx, row, _in_doubt(row, "the agent's journal that held it is gone"))
-    elif row.cancel_reason is not None and lost and row.repeat is not Repeat.READ:
-        _end(tx, row, _in_doubt(row, "it was to be cancelled, and the agent's journal that held it is gone"))
-    elif row.cancel_reason is not None:
-        failure = Failure(ErrorCode.CANCELLED.value, f"cancelled before it arrived: {row.cancel_reason}")
-        _end(tx, row, Ending(Outcome.CANCELLED, error=failure))
-    elif row.not_after <= now:
-        _end(
-            tx, row, EXPIRED if not lost else _in_doubt(row, "its time was over when its agent came back without it")
-        )
-    else:
-        resume.send.append(row)
-
-
-def _plan_closed(tx: Transaction, session: SessionRow, held: Mapping[str, JournalState], resume: Resume) -> None:
-    """Held commands that are not open here: ended, or never known (a restored database)."""
-    if not held:
-        return
-    rows = tx.all(
-        f"SELECT {_COLUMNS} FROM commands WHERE id IN EACH(:ids) AND agent_id = :agent_id",
-        {"ids": list(held), "agent_id": session.agent_id},
-        into=CommandRow,
-    )
-    ended = {row.id: row for row in rows}
-    for command_id, state in held.items():
-        row = ended.get(command_id)
-        if state is JournalState.ACCEPTED:
-            # Given up here and not begun there: forgetting it is what keeps it from being done after all.
-            resume.forget.append(command_id)
-        elif state is JournalState.FINISHED and (row is None or not _given_up(row)):
-            resume.forget.append(command_id)
-        elif state is JournalState.STARTED and row is not None and row.state is CommandState.CANCELLED:
-            resume.stop.append(row)
-
-
-def _given_up(row: CommandRow) -> bool:
-    """The ledger ended it without the agent's word, so the agent's ending is still wanted."""
-    error = row.ending.error if row.ending else None
-    return row.late_ending is None and error is not None and error.code in _GIVEN_UP
-
-
-_GIVEN_UP = (ErrorCode.OUTCOME_UNKNOWN, ErrorCode.INTERRUPTED, "EXPIRED")
-
-
-def _in_doubt(row: CommandRow, why: str) -> Ending:
+def in_doubt(row: CommandRow, why: str) -> Ending:
+    """The ending of a command that was sent and of which nobody can tell whether it was done."""
     if row.repeat is Repeat.READ:
         return Ending(Outcome.FAILED, error=Failure(ErrorCode.INTERRUPTED.value, f"no answer: {why}", retryable=True))
     return Ending(
@@ -375,7 +367,8 @@ def _in_doubt(row: CommandRow, why: str) -> Ending:
     )
 
 
-def _end(tx: Transaction, row: CommandRow, ending: Ending) -> CommandRow:
+def end(tx: Transaction, row: CommandRow, ending: Ending) -> CommandRow:
+    """Ends an open command, whose row the caller has locked, and tells whoever waits for it."""
     state = ending.outcome.state
     if not may_follow(row.state, state):
         # An agent that rejects what it had begun is wrong, but its word is still the only one there is.
@@ -390,6 +383,8 @@ def _end(tx: Transaction, row: CommandRow, ending: Ending) -> CommandRow:
         data["error"] = msgspec.to_builtins(ending.error)
     publish(tx, row.tenant_id, f"command/{row.id}", f"command.{state.value}", data)
     tx.notify(SETTLED_CHANNEL, row.id)
+    if row.workflow_id is not None:
+        tx.notify(WORKFLOWS_CHANNEL, row.workflow_id)
     return ended
 
 

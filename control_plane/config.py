@@ -20,24 +20,31 @@ names = ["control.example", "192.0.2.1"]  # what agents call this host; in the s
 level = "info"
 format = "json"
 
+[engine]
+enabled = true                            # false: this worker serves the API and agents, and drives no workflows
+
 [retention]
 events = "30d"
 commands = "90d"
+workflows = "90d"
+audit = "730d"
 """
 
+import copy
 import ipaddress
 import os
 import platform
 import re
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import msgspec
 from msgspec import Meta
 
+from control_plane.retention import Kept
 from control_plane.store import StoreUrlInvalid
 from control_plane.store.location import sqlite_path
 from protocol.durations import parse_duration
@@ -55,6 +62,7 @@ class ConfigError(RackwrightError):
     """The settings cannot be used; each fault with its file and key."""
 
     def __init__(self, file: Path, issues: list[Issue]) -> None:
+        self.file = file
         self.issues = issues
         lines = [f"{file}: {issue}" for issue in issues]
         super().__init__("\n".join(lines))
@@ -89,10 +97,29 @@ class LogConfig(_Section, frozen=True, kw_only=True):
     """auto: console on a terminal, else JSON."""
 
 
+class EngineConfig(_Section, frozen=True, kw_only=True):
+    enabled: bool = True
+    """Whether this worker drives workflows. Some worker of the database must."""
+
+
 class RetentionConfig(_Section, frozen=True, kw_only=True):
     events: str | int = "30d"
     commands: str | int = "90d"
-    """Ended commands; with one its idempotency key is forgotten too."""
+    """Ended commands of no workflow; with one its idempotency key is forgotten too."""
+    workflows: str | int = "90d"
+    """Ended workflows, with their steps and commands."""
+    audit: str | int = "730d"
+    """The audit trail; never shorter than the rest, since it tells who did what to it."""
+
+    @property
+    def kept(self) -> Kept:
+        """Raises ValueError for what is no duration."""
+        return Kept(
+            events_ms=parse_duration(self.events),
+            commands_ms=parse_duration(self.commands),
+            workflows_ms=parse_duration(self.workflows),
+            audit_ms=parse_duration(self.audit),
+        )
 
 
 class Config(_Section, frozen=True, kw_only=True):
@@ -104,6 +131,7 @@ class Config(_Section, frozen=True, kw_only=True):
     api: ApiConfig = ApiConfig()
     agents: AgentsConfig = AgentsConfig()
     log: LogConfig = LogConfig()
+    engine: EngineConfig = EngineConfig()
     retention: RetentionConfig = RetentionConfig()
 
     @property
@@ -168,12 +196,26 @@ def load(file: Path | None) -> Config:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(named, [Issue("", f"is not TOML: {error}")]) from None
     config, issues = check(Config, raw)
-    if config is None:
-        raise ConfigError(named, issues)
-    issues = list(_faults(config))
-    if issues:
+    # What is faulty by its type is left out, so that the rest is looked at as well.
+    sound = config or check(Config, _without(raw, issues))[0]
+    if sound is not None:
+        issues += _faults(sound)
+    if config is None or issues:
         raise ConfigError(named, issues)
     return config
+
+
+def _without(raw: Mapping[str, Any], issues: Iterable[Issue]) -> dict[str, Any]:
+    """The settings without the keys that the issues name."""
+    kept = copy.deepcopy(dict(raw))
+    for issue in issues:
+        *sections, key = issue.path.partition("[")[0].split(".")
+        section: Any = kept
+        for name in sections:
+            section = section.get(name) if isinstance(section, dict) else None
+        if isinstance(section, dict):
+            section.pop(key, None)
+    return kept
 
 
 def store_url(config: Config) -> str:
@@ -214,8 +256,20 @@ def _faults(config: Config) -> Iterator[Issue]:
     for index, name in enumerate(config.agents.names):
         if not _is_name(name):
             yield Issue(f"agents.names[{index}]", f"{name!r} is neither an address nor a host name")
-    for key, kept in (("events", config.retention.events), ("commands", config.retention.commands)):
-        yield from _parsed(f"retention.{key}", _kept_long_enough, kept)
+    yield from _retention_faults(config.retention)
+
+
+def _retention_faults(retention: RetentionConfig) -> Iterator[Issue]:
+    faults = [
+        issue
+        for key in ("events", "commands", "workflows", "audit")
+        for issue in _parsed(f"retention.{key}", _kept_long_enough, getattr(retention, key))
+    ]
+    yield from faults
+    if not faults:
+        kept = retention.kept
+        if kept.audit_ms < max(kept.events_ms, kept.commands_ms, kept.workflows_ms):
+            yield Issue("retention.audit", "must be at least as long as events, commands and workflows are kept")
 
 
 def _store_faults(store: StoreConfig) -> Iterator[Issue]:

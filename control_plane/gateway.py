@@ -6,14 +6,12 @@ survive: the tables are the truth, and a connection only makes them move (see `c
 """
 
 import asyncio
-import contextlib
 import http
 import logging
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-import msgspec
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
@@ -22,19 +20,22 @@ from websockets.typing import Subprotocol
 
 from control_plane.agent_link import AgentLink
 from control_plane.authority import Authority, agent_of
-from control_plane.commands import COMMANDS_CHANNEL, Resume, cancels_owed, mark_sent, owed_to_worker
+from control_plane.commands import COMMANDS_CHANNEL, mark_sent
+from control_plane.delivery import Delivery
+from control_plane.joining import Joining
+from control_plane.node_specs import DAEMON, SpecDelivery
 from control_plane.records import AgentRow, CommandRow, SessionRow
+from control_plane.resume import Resume
 from control_plane.sessions import (
     REVOKED_CHANNEL,
     AgentRevoked,
     close_session,
     close_worker_sessions,
+    count_agents,
     open_session,
-    record_certificate,
-    redeem_join_token,
 )
-from control_plane.store import Store, StoreError, StoreUnavailable, Transaction
-from protocol.errors import ProtocolError, RequestError
+from control_plane.store import Store, StoreClosed, StoreError, StoreUnavailable, Transaction
+from protocol.errors import ProtocolError
 from protocol.frames import (
     JOIN_SUBPROTOCOL,
     MAX_FRAME_BYTES,
@@ -42,15 +43,11 @@ from protocol.frames import (
     ErrorFrame,
     Goodbye,
     Hello,
-    Joined,
-    JoinRefused,
-    JoinRequest,
     Progress,
     Welcome,
     decode_agent_frame,
     encode,
 )
-from protocol.secret import Secret
 
 __all__ = ["Gateway"]
 
@@ -59,9 +56,10 @@ _websocket_log = logging.getLogger("control_plane.websocket")
 # The library logs every frame at debug level, and a join request holds a secret.
 _websocket_log.setLevel(logging.INFO)
 _HELLO_TIMEOUT = 10.0
-_SWEEP_SECONDS = 2.0
-_OWED_BATCH = 500
-_JOIN_TRIES_PER_MINUTE = 120
+_HANDSHAKE_TIMEOUT = 10.0
+_STOP_SECONDS = 5.0
+_CLOSE_RETRY_SECONDS = 5.0
+_TROUBLE_SPACING = 60.0
 _RECONNECTS_PER_SECOND = 200
 """What one worker takes of a storm (a mutual TLS handshake costs about 2.5 ms); the spread told to agents follows."""
 
@@ -88,11 +86,14 @@ class Gateway:
         self._links: dict[str, AgentLink] = {}
         self._server: Server | None = None
         self._context: ssl.SSLContext | None = None
-        self._poller: asyncio.Task[None] | None = None
-        self._wake = asyncio.Event()
-        self._woken: set[str] = set()
+        self._joining = Joining(store, authority)
+        self._delivery = Delivery(store, worker, self._links, self._send_away)
+        self._specs = SpecDelivery(store, worker, self._links)
         self._stop_listening: list[Callable[[], None]] = []
-        self._join_budget = _JOIN_TRIES_PER_MINUTE
+        self._farewells: set[asyncio.Task[None]] = set()
+        self._expected = 0
+        self._turned_away = 0
+        self._tell_again_at = 0.0
         self._stopping = False
 
     @property
@@ -109,6 +110,7 @@ class Gateway:
 
     async def start(self) -> None:
         await self._store.write(close_worker_sessions, self._worker)
+        self._expected = await self._store.read(count_agents)
         self._context = self._authority.server_context(self._names)
         self._server = await serve(
             self._serve,
@@ -122,40 +124,59 @@ class Gateway:
             max_queue=16,
             ping_interval=20,
             ping_timeout=20,
+            open_timeout=_HANDSHAKE_TIMEOUT,
+            ssl_handshake_timeout=_HANDSHAKE_TIMEOUT,
             server_header=None,
             logger=_websocket_log,
             backlog=1024,
         )
         self._stop_listening = [
-            self._store.listen(COMMANDS_CHANNEL, self._on_owed),
+            self._store.listen(COMMANDS_CHANNEL, self._delivery.wake),
             self._store.listen(REVOKED_CHANNEL, self._on_revoked),
         ]
-        self._poller = asyncio.create_task(self._deliver_owed(), name="gateway deliver")
+        self._delivery.start()
+        self._specs.start()
 
     async def stop(self, reason: str = "the control plane is stopping") -> None:
-        """Says goodbye to every agent and closes the port. Open commands stay open in the tables."""
+        """Closes the port, then says goodbye to every agent. Open commands stay open in the tables.
+
+        Ends within some seconds, whatever the agents and the database do.
+        """
         self._stopping = True
         for stop in self._stop_listening:
             stop()
-        if self._poller is not None:
-            self._poller.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._poller
+        await self._delivery.stop()
+        await self._specs.stop()
+        if self._server is None:
+            return
+        # First: who is sent away must not come back in by the same door.
+        self._server.close(close_connections=False)
         farewell = Goodbye(reason=reason, retry_after_ms=1_000)
-        await asyncio.gather(*(link.goodbye(farewell) for link in list(self._links.values())))
-        if self._server is not None:
-            self._server.close()
-            await self._server.wait_closed()
+        await asyncio.gather(*(link.goodbye(farewell) for link in list(self._links.values())), *self._farewells)
+        try:
+            async with asyncio.timeout(_STOP_SECONDS):
+                await self._server.wait_closed()
+        except TimeoutError:
+            left = list(self._server.connections)
+            _log.warning("%d connections did not end in time and are cut", len(left))
+            for connection in left:
+                connection.transport.abort()
 
     def renew_certificate(self) -> None:
-        """To be called daily: new handshakes take a fresh server certificate when the old one nears its end."""
+        """To be called daily: new handshakes take a fresh server certificate when the old one nears its end.
+
+        One that cannot be written (a full disk) is told in the log, and made the next day.
+        """
         if self._context is not None:
-            self._authority.renew_server(self._context, self._names)
+            try:
+                self._authority.renew_server(self._context, self._names)
+            except OSError as error:
+                _log.error("the server's certificate could not be renewed, and is tried again in a day: %s", error)
 
     def live_session(self, agent_id: str) -> SessionRow | None:
         """The agent's connection on this worker, to which a new command can be delivered at once."""
         link = self._links.get(agent_id)
-        return link.session if link is not None else None
+        return link.session if link is not None and link.ready else None
 
     async def deliver(self, row: CommandRow, now: int | None = None) -> None:
         """Sends a command whose row says, durably, that it goes over the present connection.
@@ -165,7 +186,7 @@ class Gateway:
         """
         link = self._links.get(row.agent_id)
         if link is not None and link.session.id == row.sent_session:
-            await link.send_command(row, row.created_at if now is None else now)
+            link.send_command(row, row.created_at if now is None else now)
 
     def progress_of(self, row: CommandRow) -> Progress | None:
         """The last news of a command under way, where its agent is connected here and told any."""
@@ -175,10 +196,24 @@ class Gateway:
     def _on_revoked(self, agent_id: str) -> None:
         link = self._links.get(agent_id)
         if link is not None:
-            asyncio.get_running_loop().create_task(link.goodbye(Goodbye(reason="this agent was revoked")))
+            self._send_away(link)
+        elif not agent_id:
+            # Hints may have been missed: the tables know.
+            self._delivery.wake("")
+
+    def _send_away(self, link: AgentLink) -> None:
+        self._say_goodbye(link, Goodbye(reason="this agent was revoked"))
+
+    def _say_goodbye(self, link: AgentLink, farewell: Goodbye) -> None:
+        """Beside everything else: a dead connection takes its time to be closed."""
+        task = asyncio.get_running_loop().create_task(link.goodbye(farewell))
+        self._farewells.add(task)
+        task.add_done_callback(self._farewells.discard)
 
     def _process_request(self, connection: ServerConnection, request: Request) -> Response | None:
         path = request.path.partition("?")[0]
+        if self._stopping:
+            return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, "the control plane is stopping\n")
         if path == "/agent":
             if _peer_agent(connection) is None:
                 return connection.respond(
@@ -187,7 +222,7 @@ class Gateway:
                 )
             return None
         if path == "/join":
-            return None
+            return self._joining.admit(connection)
         if path == "/ca.pem":
             body = self._authority.pem.encode()
             headers = Headers({"Content-Type": "application/x-pem-file", "Content-Length": str(len(body))})
@@ -198,9 +233,10 @@ class Gateway:
 
     async def _serve(self, connection: ServerConnection) -> None:
         try:
-            if connection.subprotocol == JOIN_SUBPROTOCOL:
-                await self._join(connection)
-            elif connection.subprotocol == SUBPROTOCOL:
+            path = connection.request.path.partition("?")[0] if connection.request is not None else ""
+            if connection.subprotocol == JOIN_SUBPROTOCOL and path == "/join":
+                await self._joining.serve(connection)
+            elif connection.subprotocol == SUBPROTOCOL and path == "/agent":
                 await self._agent(connection)
             else:
                 await connection.close(
@@ -208,36 +244,9 @@ class Gateway:
                 )
         except ConnectionClosed:
             pass
-        except StoreUnavailable as error:
-            _log.warning("an agent's connection was closed: %s", error)
+        except (StoreUnavailable, StoreClosed) as error:
+            self._tell_trouble(error)
             await connection.close(1013, "the control plane's database is not available; try again")
-
-    async def _join(self, connection: ServerConnection) -> None:
-        async with asyncio.timeout(_HELLO_TIMEOUT):
-            data = await connection.recv()
-        answer = await self._joined(data)
-        await connection.send(encode(answer), text=True)
-        await connection.close()
-
-    async def _joined(self, data: bytes | str) -> Joined | JoinRefused:
-        if self._join_budget <= 0:
-            return JoinRefused(message="too many join attempts: wait a minute and try again")
-        self._join_budget -= 1
-        asyncio.get_running_loop().call_later(60, self._give_back_join)
-        try:
-            request = msgspec.json.decode(data, type=JoinRequest)
-        except msgspec.DecodeError as error:
-            return JoinRefused(message=f"the join request cannot be read: {error}")
-        try:
-            return await self._store.write(_join_in, self._authority, request, Secret(request.secret))
-        except RequestError as error:
-            _log.warning(
-                "a join was refused: token %s from %s: %s", request.token_id, request.host_name, error.message
-            )
-            return JoinRefused(message=error.message)
-
-    def _give_back_join(self) -> None:
-        self._join_budget += 1
 
     async def _agent(self, connection: ServerConnection) -> None:
         agent_id = _peer_agent(connection)
@@ -255,13 +264,16 @@ class Gateway:
             await connection.close(1008, "revoked")
             return
         link = AgentLink(connection, opened.session, opened.agent.tenant_id, self._store, self._authority)
-        previous, self._links[agent_id] = self._links.get(agent_id), link
-        reason = "the connection was cut"
+        # The welcome and what follows it are posted before anybody else can post.
+        self._welcome(link, opened)
+        reason = "superseded by a newer connection"
         try:
-            if previous is not None:
-                await previous.goodbye(Goodbye(reason="superseded by a newer connection", retry_after_ms=0))
-            await self._welcome(link, opened)
-            reason = await link.run()
+            if self._take_over(link):
+                if link.session.role == DAEMON:
+                    self._specs.wake()
+                reason = await link.run()
+            else:
+                await link.goodbye(Goodbye(reason=reason, retry_after_ms=0))
         except ConnectionClosed as closed:
             reason = f"the connection was cut: {closed}"
         finally:
@@ -269,59 +281,69 @@ class Gateway:
                 del self._links[agent_id]
             await self._close_session(link.session.id, reason)
 
-    async def _welcome(self, link: AgentLink, opened: "_Opened") -> None:
+    def _take_over(self, link: AgentLink) -> bool:
+        """Makes this the agent's connection; False where a newer one was opened and came to its turn first."""
+        previous = self._links.get(link.session.agent_id)
+        if previous is not None and previous.session.id > link.session.id:
+            return False
+        self._links[link.session.agent_id] = link
+        if previous is not None:
+            if previous.session.instance != link.session.instance:
+                _log.warning(
+                    "agent %s connected while another process of it was still connected: where it was not started "
+                    "anew just now, two copies use one identity; revoke it and join each with a token of its own",
+                    link.session.agent_id,
+                )
+            self._say_goodbye(previous, Goodbye(reason="superseded by a newer connection", retry_after_ms=0))
+        return True
+
+    def _welcome(self, link: AgentLink, opened: "_Opened") -> None:
         resume = opened.resume
-        await link.send(
+        link.post(
             Welcome(
                 session_id=link.session.id, settled=resume.forget, reconnect_spread_ms=self._reconnect_spread_ms()
             )
         )
+        link.on_ready = lambda now: self._on_ready(link, resume, now)
+
+    def _on_ready(self, link: AgentLink, resume: Resume, now: int) -> None:
+        """The agent's journal goes with this session from now on: it is told what it is owed."""
         for row in resume.stop:
-            await link.cancel(row.id, row.cancel_reason or "")
+            link.cancel(row.id, row.cancel_reason or "")
         for row in resume.send:
-            await link.send_command(row, opened.now)
+            link.send_command(row, now)
+        self._delivery.wake(link.session.agent_id)
 
     async def _close_session(self, session_id: str, reason: str) -> None:
-        try:
-            await self._store.write(close_session, session_id, reason)
-        except StoreError as error:
-            # The next hello, or this worker's next start, closes it all the same.
-            _log.warning("the end of session %s could not be stored: %s", session_id, error)
+        """Tried until it is stored: else the agent would be shown as connected, and be sent commands in vain."""
+        told = False
+        while True:
+            try:
+                await self._store.write(close_session, session_id, reason)
+                return
+            except StoreUnavailable as error:
+                if not told:
+                    self._tell_trouble(error)
+                told = True
+            except StoreError as error:
+                _log.error("the end of session %s could not be stored: %s", session_id, error)
+                return
+            if self._stopping:
+                # This worker's next start closes it.
+                return
+            await asyncio.sleep(_CLOSE_RETRY_SECONDS)
 
     def _reconnect_spread_ms(self) -> int:
-        return max(1_000, len(self._links) * 1_000 // _RECONNECTS_PER_SECOND)
+        """As wide as for all agents that could be here, since those that come first after a start must spread too."""
+        return max(1_000, max(self._expected, len(self._links)) * 1_000 // _RECONNECTS_PER_SECOND)
 
-    async def _deliver_owed(self) -> None:
-        """Sends what this worker's agents are owed. The wake-up only makes it faster; the sweep is what counts."""
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_SWEEP_SECONDS):
-                    await self._wake.wait()
-            self._wake.clear()
-            agents, self._woken = self._woken, set()
-            try:
-                await self._deliver(agents)
-            except StoreError as error:
-                _log.warning("owed commands could not be read: %s", error)
-                await asyncio.sleep(_SWEEP_SECONDS)
-
-    async def _deliver(self, woken: set[str]) -> None:
-        """What the woken agents are owed; every agent of this worker when nobody was woken."""
-        connected = list(woken & self._links.keys()) if woken else []
-        if (woken and not connected) or not self._links:
-            return
-        owed = await self._store.write(_owed, self._worker, connected)
-        for row in owed.send:
-            await self.deliver(row, owed.now)
-        for row in owed.stop:
-            link = self._links.get(row.agent_id)
-            if link is not None:
-                await link.cancel(row.id, row.cancel_reason or "")
-
-    def _on_owed(self, agent_id: str) -> None:
-        if agent_id:
-            self._woken.add(agent_id)
-        self._wake.set()
+    def _tell_trouble(self, error: StoreError) -> None:
+        """One line for a while, not one for each agent that knocks."""
+        now = asyncio.get_running_loop().time()
+        self._turned_away += 1
+        if now >= self._tell_again_at:
+            _log.error("agents are turned away (%d so far): %s", self._turned_away, error)
+            self._tell_again_at = now + _TROUBLE_SPACING
 
 
 class _Opened(NamedTuple):
@@ -331,23 +353,9 @@ class _Opened(NamedTuple):
     now: int
 
 
-class _Owed(NamedTuple):
-    send: list[CommandRow]
-    stop: list[CommandRow]
-    now: int
-
-
 def _open(tx: Transaction, hello: Hello, worker: str) -> _Opened:
     session, agent, resume = open_session(tx, hello, worker)
     return _Opened(session, agent, resume._replace(send=mark_sent(tx, resume.send, session)), tx.now())
-
-
-def _owed(tx: Transaction, worker: str, agents: list[str]) -> _Owed:
-    by_session: dict[str, tuple[SessionRow, list[CommandRow]]] = {}
-    for row, session in owed_to_worker(tx, worker, agents, _OWED_BATCH):
-        by_session.setdefault(session.id, (session, []))[1].append(row)
-    send = [sent for session, rows in by_session.values() for sent in mark_sent(tx, rows, session)]
-    return _Owed(send, cancels_owed(tx, worker, agents, _OWED_BATCH), tx.now())
 
 
 def _peer_agent(connection: ServerConnection) -> str | None:
@@ -371,12 +379,3 @@ async def _hello(connection: ServerConnection) -> Hello | None:
         return frame
     await connection.close(1002, "the first frame must be a hello")
     return None
-
-
-def _join_in(tx: Transaction, authority: Authority, request: JoinRequest, secret: Secret) -> Joined:
-    agent = redeem_join_token(tx, request.token_id, secret.reveal(), request.host_name, request.version)
-    issued = authority.issue_agent(request.csr, agent.id)
-    record_certificate(tx, agent.id, issued.serial, issued.not_after_ms)
-    return Joined(
-        agent_id=agent.id, role=agent.role, site=agent.site_id or "", certificate=issued.pem, ca=authority.pem
-    )

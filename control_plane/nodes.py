@@ -4,10 +4,20 @@ import msgspec
 
 from control_plane.records import NodeRow, columns
 from control_plane.store import Transaction, params_of
+from protocol.commands import TargetRef
 from protocol.errors import RequestCode, RequestError
 from protocol.ids import is_id
 
-__all__ = ["create_node", "delete_node", "find_node", "list_nodes", "pin_certificate", "update_node"]
+__all__ = [
+    "create_node",
+    "delete_node",
+    "find_node",
+    "labels_of",
+    "list_nodes",
+    "pin_certificate",
+    "target_of",
+    "update_node",
+]
 
 _COLUMNS = columns(NodeRow)
 
@@ -41,6 +51,18 @@ def find_node(tx: Transaction, tenant_id: str, name_or_id: str, *, lock: bool = 
     return node
 
 
+def labels_of(tx: Transaction, node_id: str | None) -> dict[str, str]:
+    """A node's labels; none where there is no node."""
+    row = tx.one("SELECT labels FROM nodes WHERE id = :id", {"id": node_id}) if node_id is not None else None
+    return {} if row is None else msgspec.json.decode(row[0], type=dict[str, str])
+
+
+def target_of(tx: Transaction, node_id: str) -> TargetRef | None:
+    """How a node's BMC is reached; None when the node is gone."""
+    row = tx.one("SELECT bmc_address, credential_ref, tls FROM nodes WHERE id = :id", {"id": node_id})
+    return None if row is None else TargetRef(*row)
+
+
 def list_nodes(tx: Transaction, tenant_id: str, after: str, limit: int, site_id: str | None = None) -> list[NodeRow]:
     """By id, behind the id `after`; of one site where given."""
     return tx.all(
@@ -70,7 +92,17 @@ def update_node(tx: Transaction, node: NodeRow) -> NodeRow:
 
 
 def delete_node(tx: Transaction, node: NodeRow) -> None:
-    """Raises RequestError INVALID_STATE while a command of the node is open: its outcome would have no home."""
+    """Raises RequestError INVALID_STATE while a workflow or a command of the node is open: its outcome would have no
+    home. The caller holds the node's row, so that no workflow starts meanwhile. Ended workflows stay to be read."""
+    workflow = tx.one(
+        "SELECT id FROM workflows WHERE node_id = :node_id AND state IN ('pending', 'running', 'paused')",
+        {"node_id": node.id},
+    )
+    if workflow is not None:
+        raise RequestError(
+            RequestCode.INVALID_STATE,
+            f"node {node.name!r} has the active workflow {workflow[0]}: abort it, or wait for its end",
+        )
     busy = tx.one(
         "SELECT COUNT(*) FROM commands WHERE tenant_id = :tenant_id AND node_id = :node_id "
         "AND state IN ('queued', 'delivered', 'running')",
@@ -80,6 +112,7 @@ def delete_node(tx: Transaction, node: NodeRow) -> None:
         raise RequestError(
             RequestCode.INVALID_STATE, f"node {node.name!r} has {busy[0]} open commands: cancel them or wait for them"
         )
+    tx.run("DELETE FROM desired_states WHERE node_id = :id", {"id": node.id})
     tx.run("DELETE FROM nodes WHERE id = :id", {"id": node.id})
 
 

@@ -45,6 +45,7 @@ class AgentRow(msgspec.Struct, frozen=True):
     revoked_at: int | None
     revoked_reason: str | None
     session_id: str | None
+    ready_session: str | None = None
 
 
 class JoinTokenRow(msgspec.Struct, frozen=True):
@@ -70,6 +71,7 @@ class SessionRow(msgspec.Struct, frozen=True):
     connected_at: int
     disconnected_at: int | None
     disconnect_reason: str | None
+    instance: str = ""
 
 
 class NodeRow(msgspec.Struct, frozen=True):
@@ -107,6 +109,8 @@ class CommandRow(msgspec.Struct, frozen=True):
     cancel_reason: str | None
     ending: Ending | None
     late_ending: Ending | None
+    workflow_id: str | None = None
+    """The workflow whose step asked for it."""
 
 
 class ApiTokenRow(msgspec.Struct, frozen=True):

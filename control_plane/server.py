@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import signal
@@ -16,17 +17,20 @@ from control_plane import logs, systemd
 from control_plane.api.app import build_app
 from control_plane.api.call import Links, Services
 from control_plane.api.dispatch import Dispatcher
+from control_plane.api.inprocess import Compute
 from control_plane.api.metrics import Metrics
 from control_plane.api.stream import EventHub
 from control_plane.authority import Authority
-from control_plane.config import Config, Listen, store_url
+from control_plane.config import ApiConfig, Config, Listen, store_url
+from control_plane.engine.gauges import EngineGauges
+from control_plane.engine.reconciler import Reconciler
+from control_plane.engine.registry import default_registry
 from control_plane.gateway import Gateway
 from control_plane.housekeeping import Housekeeping
 from control_plane.store import SchemaBehind, Store, StoreError, Transaction, migrate, open_store, verify
 from control_plane.store.migrate import applied_migrations
 from control_plane.tokens import LOCAL_OPERATOR
 from control_plane.waiters import Waiters
-from protocol.durations import parse_duration
 from protocol.errors import RackwrightError
 
 __all__ = ["ControlPlane", "StartFailed", "prepare_store", "serve"]
@@ -50,6 +54,9 @@ class ControlPlane:
         self.store: Store
         self.gateway: Gateway
         self.services: Services
+        self.compute: Compute
+        """The API for Python code in this process."""
+        self._registry = default_registry()
         self._stack = contextlib.AsyncExitStack()
         self._api_port = 0
 
@@ -77,18 +84,11 @@ class ControlPlane:
     async def _start(self) -> None:
         config, push = self.config, self._stack.push_async_callback
         make_state_folder(config.state)
-        authority = Authority.open(config.state / "ca")
+        authority = open_authority(config.state / "ca")
         self.store = open_store(store_url(config))
         push(self.store.close)
         await prepare_store(self.store)
-        self._keep_running(
-            Housekeeping(
-                self.store,
-                events_kept_ms=parse_duration(config.retention.events),
-                commands_kept_ms=parse_duration(config.retention.commands),
-            ).run(),
-            "housekeeping",
-        )
+        self._keep_running(Housekeeping(self.store, config.retention.kept).run(), "housekeeping")
         listen = Listen.parse(config.agents.listen)
         self.gateway = Gateway(
             self.store,
@@ -101,9 +101,13 @@ class ControlPlane:
         try:
             await self.gateway.start()
         except OSError as error:
-            raise StartFailed(f"agents.listen = {config.agents.listen!r}: {error.strerror or error}") from error
+            raise _cannot_listen("agents.listen", config.agents.listen, error) from error
         push(self.gateway.stop)
         self._keep_running(self._renew_certificate(), "server certificate")
+        if config.engine.enabled:
+            # Cancelled, it gives its shards back, so that other workers go on at once.
+            engine = Reconciler(self.store, self._registry, worker=config.worker_name)
+            self._keep_running(engine.run(), "workflow engine")
         await self._start_api(authority)
         if (seconds := systemd.watchdog_seconds()) is not None:
             self._keep_running(_beat(seconds), "watchdog")
@@ -114,11 +118,20 @@ class ControlPlane:
         waiters = Waiters(self.store)
         links: Links = self.gateway
         self.services = Services(
-            self.store, ca_sha256=authority.sha256, agent_url=agent_url, waiters=waiters, links=links
+            self.store,
+            ca_sha256=authority.sha256,
+            agent_url=agent_url,
+            waiters=waiters,
+            links=links,
+            registry=self._registry,
         )
         metrics = Metrics(lambda: len(self.gateway.connected))
         waiters.seen = metrics.command_seen
+        gauges = EngineGauges(self.store)
+        self._keep_running(gauges.run(), "engine gauges")
+        metrics.watch_engine(lambda: gauges.last)
         dispatcher = Dispatcher(self.services, metrics)
+        self.compute = Compute(dispatcher)
         hub = EventHub(self.store)
         waiters.start()
         hub.start()
@@ -227,8 +240,18 @@ def make_state_folder(folder: Path) -> None:
             raise PermissionError(13, "it is not writable for this user", str(folder))
     except OSError as error:
         raise StartFailed(
-            f"the state folder {folder} cannot be used: {error.strerror}: make it, or set state_dir"
+            f"the state folder {folder} cannot be used: {error.strerror}: make it for this user, "
+            "or set state_dir in the file that --config names"
         ) from error
+
+
+def open_authority(folder: Path) -> Authority:
+    """The CA in the folder, made where there is none. Raises StartFailed, RequestError."""
+    try:
+        return Authority.open(folder)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "its files are damaged"
+        raise StartFailed(f"the CA in {folder} cannot be used: {why}: put back its backup") from error
 
 
 def admin_socket(path: Path) -> socket.socket:
@@ -240,7 +263,7 @@ def admin_socket(path: Path) -> socket.socket:
         bound.bind(str(path))
     except OSError as error:
         bound.close()
-        raise StartFailed(f"the socket {path} cannot be made: {error}") from error
+        raise StartFailed(f"the socket {path} cannot be made: {error}: set another state_dir") from error
     finally:
         os.umask(mask)
     bound.listen(16)
@@ -261,11 +284,32 @@ def api_socket(config: Config) -> socket.socket:
             bound.listen(2048)
             undo.pop_all()
     except OSError as error:
-        raise StartFailed(f"api.listen = {config.api.listen!r}: {error.strerror or error}") from error
+        raise _cannot_listen("api.listen", config.api.listen, error) from error
     return bound
 
 
+def _cannot_listen(setting: str, place: str, error: OSError) -> StartFailed:
+    # asyncio puts a sentence of its own where the system's word for the trouble belongs.
+    why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+    hint = ": stop what listens there, or set another port" if error.errno == errno.EADDRINUSE else ""
+    return StartFailed(f"{setting} = {place!r}: {why}{hint}")
+
+
+def _check_tls_files(api: ApiConfig) -> None:
+    """Raises StartFailed that names the setting and the file."""
+    for key, file in (("tls_certificate", api.tls_certificate), ("tls_key", api.tls_key)):
+        if file is None:
+            continue
+        try:
+            with Path(file).open("rb"):
+                pass
+        except OSError as error:
+            raise StartFailed(f"api.{key}: {file} cannot be read: {error.strerror}") from error
+
+
 def _uvicorn_config(app: ASGIApp, config: Config, *, tls: bool) -> uvicorn.Config:
+    if tls:
+        _check_tls_files(config.api)
     try:
         made = uvicorn.Config(
             app,
@@ -284,7 +328,9 @@ def _uvicorn_config(app: ASGIApp, config: Config, *, tls: bool) -> uvicorn.Confi
         )
         made.load()
     except OSError as error:
-        raise StartFailed(f"api.tls_certificate or api.tls_key cannot be used: {error}") from error
+        raise StartFailed(
+            f"api.tls_certificate and api.tls_key are no certificate and its key in PEM: {error}"
+        ) from error
     return made
 
 
@@ -318,7 +364,7 @@ def _signals(stopping: asyncio.Event) -> Iterator[None]:
 async def opened(config: Config) -> AsyncIterator[Services]:
     """The API's services in a process that serves nobody: for orders while the control plane does not run."""
     make_state_folder(config.state)
-    authority = Authority.open(config.state / "ca")
+    authority = open_authority(config.state / "ca")
     store = open_store(store_url(config))
     try:
         await prepare_store(store)

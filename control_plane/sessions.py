@@ -3,9 +3,11 @@
 import hashlib
 import hmac
 
-from control_plane.commands import Resume, plan_resume
+from control_plane.commands import WORKFLOWS_CHANNEL
 from control_plane.events import publish
+from control_plane.node_specs import note_held
 from control_plane.records import AgentRow, JoinTokenRow, SessionRow, columns
+from control_plane.resume import Resume, plan_resume
 from control_plane.sites import serve_by
 from control_plane.store import Transaction, json_text, params_of
 from protocol.errors import RequestCode, RequestError
@@ -17,20 +19,28 @@ __all__ = [
     "AgentRevoked",
     "close_session",
     "close_worker_sessions",
+    "count_agents",
     "create_join_token",
     "get_agent",
     "list_agents",
     "list_connected_agents",
     "lock_session",
+    "make_ready",
     "open_session",
     "record_certificate",
     "redeem_join_token",
+    "refuse_revoked",
     "revoke_agent",
+    "revoked_of_worker",
 ]
 
 _AGENT = columns(AgentRow)
 _SESSION = columns(SessionRow)
 _TOKEN = columns(JoinTokenRow)
+
+
+_LONGEST_NAME = 255
+"""Of what a host says of itself: it is shown in lists."""
 
 
 class AgentRevoked(Exception):
@@ -70,6 +80,7 @@ def redeem_join_token(tx: Transaction, token_id: str, secret: str, host_name: st
     now = tx.now()
     if row.expires_at <= now:
         raise RequestError(RequestCode.FORBIDDEN, "this join token has expired: make a new one and use it in time")
+    host_name, version = host_name[:_LONGEST_NAME], version[:_LONGEST_NAME]
     agent = AgentRow(
         new_id("agent"), row.tenant_id, row.site_id, None, row.role, host_name, version, {}, now, None, None, None
     )
@@ -105,17 +116,20 @@ def record_certificate(tx: Transaction, agent_id: str, serial: str, not_after: i
 def open_session(tx: Transaction, hello: Hello, worker: str) -> tuple[SessionRow, AgentRow, Resume]:
     """Opens the agent's connection; an older one of the same agent is superseded.
 
-    Raises AgentRevoked. The plan's commands must be marked as sent before they are sent.
+    Raises AgentRevoked. The plan's commands must be marked as sent before they are sent, and are sent only after
+    `make_ready`. A journal that did not note the last ready session is a copy, or from before: what was sent since
+    may have been done without its knowledge, and no act of it is sent again.
     """
     agent = tx.one(f"SELECT {_AGENT} FROM agents WHERE id = :id FOR UPDATE", {"id": hello.agent_id}, into=AgentRow)
     if agent is None or agent.revoked_at is not None:
         reason = agent.revoked_reason if agent else None
         raise AgentRevoked(reason or "the agent is not known here")
     now = tx.now()
+    beside = _is_open_elsewhere(tx, agent, hello)
     if agent.session_id is not None:
         _close(tx, agent.session_id, "superseded by a newer connection of the same agent", now)
     session = SessionRow(
-        new_id("ses"), agent.id, agent.role, hello.boot_id, hello.journal_id, worker, now, None, None
+        new_id("ses"), agent.id, agent.role, hello.boot_id, hello.journal_id, worker, now, None, None, hello.instance
     )
     tx.run(
         f"INSERT INTO sessions ({_SESSION}) VALUES ({', '.join(':' + c for c in SessionRow.__struct_fields__)})",
@@ -127,8 +141,8 @@ def open_session(tx: Transaction, hello: Hello, worker: str) -> tuple[SessionRow
         {
             "id": agent.id,
             "session": session.id,
-            "version": hello.version,
-            "host_name": hello.host_name,
+            "version": hello.version[:_LONGEST_NAME],
+            "host_name": hello.host_name[:_LONGEST_NAME],
             "drivers": json_text(hello.drivers),
         },
     )
@@ -139,8 +153,45 @@ def open_session(tx: Transaction, hello: Hello, worker: str) -> tuple[SessionRow
         "agent.connected",
         {"sessionId": session.id, "bootId": hello.boot_id},
     )
-    resume = plan_resume(tx, session, {held.id: held.state for held in hello.held})
+    note_held(tx, agent, hello.node_spec)
+    _hint_workflow(tx, agent)
+    continuous = not beside and (agent.ready_session is None or hello.last_session == agent.ready_session)
+    if not continuous:
+        publish(tx, agent.tenant_id, f"agent/{agent.id}", "agent.journal-behind", {"sessionId": session.id})
+    resume = plan_resume(tx, session, {held.id: held.state for held in hello.held}, continuous=continuous)
     return session, agent, resume
+
+
+def _is_open_elsewhere(tx: Transaction, agent: AgentRow, hello: Hello) -> bool:
+    """Whether another process of this agent is still connected: a dead one's host closes its connections."""
+    row = tx.one(
+        "SELECT instance FROM sessions WHERE id = :id AND disconnected_at IS NULL", {"id": agent.session_id or ""}
+    )
+    return row is not None and row[0] != hello.instance
+
+
+def make_ready(tx: Transaction, session: SessionRow) -> int | None:
+    """The agent's journal has noted the session: commands may be sent over it from now on.
+
+    Returns the store's time; None where a newer connection was opened meanwhile.
+    """
+    changed = tx.run(
+        "UPDATE agents SET ready_session = :session WHERE id = :agent AND session_id = :session",
+        {"session": session.id, "agent": session.agent_id},
+    )
+    return tx.now() if changed else None
+
+
+def _hint_workflow(tx: Transaction, agent: AgentRow) -> None:
+    """The machine's workflow may wait for just this: a rejoin, or an agent to send a step's command to."""
+    if agent.node_id is None:
+        return
+    active = tx.one(
+        "SELECT id FROM workflows WHERE node_id = :node_id AND state IN ('pending', 'running', 'paused')",
+        {"node_id": agent.node_id},
+    )
+    if active is not None:
+        tx.notify(WORKFLOWS_CHANNEL, active[0])
 
 
 def close_session(tx: Transaction, session_id: str, reason: str) -> None:
@@ -228,6 +279,29 @@ def revoke_agent(tx: Transaction, tenant_id: str, agent_id: str, reason: str) ->
 
 REVOKED_CHANNEL = "revoked"
 """Payload: the id of an agent whose connection is to be closed."""
+
+
+def refuse_revoked(tx: Transaction, agent_id: str) -> None:
+    """Raises RequestError FORBIDDEN where the agent was revoked; it cannot be until this transaction is over."""
+    row = tx.one("SELECT revoked_at FROM agents WHERE id = :id FOR SHARE", {"id": agent_id})
+    if row is None or row[0] is not None:
+        raise RequestError(RequestCode.FORBIDDEN, "this agent was revoked")
+
+
+def revoked_of_worker(tx: Transaction, worker: str) -> list[str]:
+    """Revoked agents with an open connection to this worker, whose hint may have been lost."""
+    rows = tx.all(
+        "SELECT agents.id FROM agents JOIN sessions ON sessions.id = agents.session_id "
+        "WHERE sessions.worker = :worker AND sessions.disconnected_at IS NULL AND agents.revoked_at IS NOT NULL",
+        {"worker": worker},
+    )
+    return [str(row[0]) for row in rows]
+
+
+def count_agents(tx: Transaction) -> int:
+    """How many could be connected at once."""
+    row = tx.one("SELECT COUNT(*) FROM agents WHERE revoked_at IS NULL")
+    return 0 if row is None else int(row[0])
 
 
 def _session(tx: Transaction, agent: AgentRow) -> SessionRow | None:

@@ -41,6 +41,9 @@ COMMANDS: Mapping[str, Place] = {
     "invoke": Place(_OPERATOR, "invoke", "Do one operation on a node."),
     "commands": Place(_OPERATOR, "commands", "What agents were asked to do, and how it ended."),
     "drivers": Place(_OPERATOR, "drivers", "What can be done to machines."),
+    "profiles": Place(_OPERATOR, "profiles", "What is to be done to machines, step by step."),
+    "workflows": Place(_OPERATOR, "workflows", "What runs on a node, step by step."),
+    "doctor": Place(_OPERATOR, "doctor", "What an operator should look at."),
     "sites": Place(_OPERATOR, "sites", "The places with machines."),
     "agents": Place(_OPERATOR, "agents", "The agents that have joined."),
     "join-tokens": Place(_OPERATOR, "join-tokens", "Tokens with which agents join."),
@@ -136,6 +139,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return 130
+    except OSError as error:
+        # A full disk, a file that is not this user's: trouble of the host, not a fault of the program.
+        place = f"{error.filename}: " if error.filename else ""
+        click.echo(f"error: {place}{error.strerror or error}", err=True)
+        return 1
     except Exception as error:
         # Only a room that is loaded can have raised one of these, so nothing is imported for the sake of asking.
         if "protocol.errors" not in sys.modules:

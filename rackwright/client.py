@@ -200,9 +200,16 @@ class Client:
                 f"the certificate of {self._host}:{self._port} is not trusted ({error.verify_message}): "
                 "name its CA (--ca), or pin it (--pin)",
             ) from error
-        except OSError as error:
+        except ssl.SSLError as error:
             raise RequestError(
-                RequestCode.UNAVAILABLE, f"{self._host}:{self._port} cannot be reached: {error}"
+                RequestCode.UNAVAILABLE,
+                f"{self._host}:{self._port} does not speak TLS ({error.reason}): is it an http:// address?",
+            ) from error
+        except OSError as error:
+            why = error.strerror or str(error) or type(error).__name__
+            raise RequestError(
+                RequestCode.UNAVAILABLE,
+                f"{self._host}:{self._port} cannot be reached: {why}: is the address right, and does it run?",
             ) from error
         if self._pin is not None and isinstance(connection.sock, ssl.SSLSocket):
             seen = hashlib.sha256(connection.sock.getpeercert(binary_form=True) or b"").hexdigest()

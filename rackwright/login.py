@@ -11,11 +11,15 @@ from protocol.errors import RackwrightError
 from protocol.secret import Secret
 from rackwright.client import Client
 
-__all__ = ["Login", "LoginNeeded", "connect", "login_file", "store_login"]
+__all__ = ["Login", "LoginNeeded", "LoginNotKept", "connect", "login_file", "store_login"]
 
 
 class LoginNeeded(RackwrightError):
     """Nobody has logged in here."""
+
+
+class LoginNotKept(RackwrightError):
+    """The login is good, and cannot be written down."""
 
 
 class Login(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -37,15 +41,24 @@ def login_file() -> Path:
 
 
 def store_login(login: Login) -> Path:
-    """Whole or not at all, 0600. Returns the file."""
+    """Whole or not at all, 0600. Returns the file. Raises LoginNotKept."""
     file = login_file()
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=".login.")
-    with os.fdopen(descriptor, "wb") as stream:
-        stream.write(msgspec.json.encode(login))
-        stream.flush()
-        os.fsync(stream.fileno())
-    Path(name).replace(file)
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=".login.")
+        try:
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(msgspec.json.encode(login))
+                stream.flush()
+                os.fsync(stream.fileno())
+            Path(name).replace(file)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise LoginNotKept(
+            f"the login cannot be kept in {file}: {error.strerror}: mend that, or set XDG_CONFIG_HOME"
+        ) from error
     return file
 
 

@@ -11,18 +11,24 @@ from typing import Any
 
 import click
 import msgspec
+from click.shell_completion import CompletionItem
 
 from control_plane.api.shapes.common import PageRequest
 from control_plane.api.verbs import VERBS, Verb, kebab
 from protocol.commands import TERMINAL
 from protocol.errors import ErrorCode, Failure, Issue, OperationError, RackwrightError, RequestCode, RequestError
+from protocol.ids import new_id
 from protocol.operations import OPERATIONS, find
-from protocol.presentation import Fields, Table, plain, printable, sections
+from protocol.presentation import Fields, Table, printable, sections
 from protocol.secret import Secret
 from protocol.validation import arguments_from_text, check
 from rackwright.client import Client
+from rackwright.doctor_command import doctor
 from rackwright.login import Login, connect, store_login
+from rackwright.profile_commands import PROFILE_COMMANDS
+from rackwright.terminal import show
 from rackwright.verb_command import request_command
+from rackwright.workflow_commands import WORKFLOW_COMMANDS
 
 __all__ = ["CommandFailed", "commands"]
 
@@ -36,6 +42,8 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "tokens.list": ("name", "id", "tenantId", "permissions", "expiresAt", "revokedAt"),
     "nodes.list": ("name", "id", "siteId", "bmc", "labels"),
     "commands.list": ("id", "nodeId", "operation", "state", "createdAt", "finishedAt", "error"),
+    "profiles.list": ("name", "version", "id", "description", "createdAt", "usedAt"),
+    "profiles.versions": ("version", "description", "createdAt", "createdBy", "usedAt"),
     "events.list": ("seq", "at", "type", "subject"),
     "audit.list": ("at", "actor", "action", "resource", "decision"),
     "drivers.matrix": ("hostName", "agentId", "siteId", "version", "drivers"),
@@ -43,6 +51,19 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
 }
 _tenant = click.option("--tenant", help="Whose; needed by a token that is good for every tenant.")
 _json = click.option("--json", "as_json", is_flag=True, help="The whole answer, as JSON.")
+
+
+def _completed_operation(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    # Loaded for completion alone: the operator's commands need no driver.
+    from drivers.cli import OperationName
+
+    return OperationName().shell_complete(ctx, param, incomplete)
+
+
+def _completed_assignment(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from drivers.cli import Assignment
+
+    return Assignment().shell_complete(ctx, param, incomplete)
 
 
 class CommandFailed(RackwrightError):
@@ -73,8 +94,8 @@ def login(url: str, token_file: Path | None, ca_file: str | None, pin: str | Non
 
 @click.command(no_args_is_help=True)
 @click.argument("node")
-@click.argument("operation")
-@click.argument("assignments", metavar="[KEY=VALUE]...", nargs=-1)
+@click.argument("operation", shell_complete=_completed_operation)
+@click.argument("assignments", metavar="[KEY=VALUE]...", nargs=-1, shell_complete=_completed_assignment)
 @click.option("--driver", help="In place of the node's own.")
 @click.option("--timeout", help="How long it may take, such as 90s.")
 @click.option("--key", help="An idempotency key: the same key gives the same command.")
@@ -99,8 +120,9 @@ def invoke(
     """
     request: dict[str, Any] = {"nodeId": node, "operation": operation, "args": _arguments(operation, assignments)}
     request |= {name: value for name, value in (("driver", driver), ("timeout", timeout), ("key", key)) if value}
+    request.setdefault("key", new_id("req"))
     with connect(tenant) as client:
-        command = client.call("drivers", "invoke", {**request, "waitMs": 0 if no_wait else _WAIT_MS})
+        command = _asked(client, request)
         if not no_wait:
             command = _waited(client, command)
     _show_command(command, as_json, whole=no_wait)
@@ -143,11 +165,13 @@ def _run(verb: Verb, request: dict[str, Any], presentation: dict[str, Any]) -> N
         click.echo(json.dumps(answer, indent=2, ensure_ascii=False))
         return
     if "items" in answer:
-        _show([_table(verb, answer["items"])])
-        if answer.get("cursor") and verb.id != "events.list":
-            click.echo("there are more: --limit N or --all", err=True)
+        show([_table(verb, answer["items"])])
+        # The cursor of the events is there at their end too: it is where the next ones will follow.
+        full = len(answer["items"]) == presentation.get("limit") and not presentation["every"]
+        if answer.get("cursor") and (full or verb.id != "events.list"):
+            click.echo("there may be more: --limit N or --all", err=True)
         return
-    _show(sections(answer))
+    show(sections(answer))
 
 
 def _pages(client: Client, verb: Verb, request: dict[str, Any], most: int | None) -> dict[str, Any]:
@@ -166,8 +190,18 @@ def _pages(client: Client, verb: Verb, request: dict[str, Any], most: int | None
     return {"items": items, "cursor": cursor}
 
 
+def _asked(client: Client, request: dict[str, Any]) -> dict[str, Any]:
+    """The command as it was recorded, at once: whoever interrupts the waiting for its end must know its id."""
+    try:
+        return client.call("drivers", "invoke", {**request, "waitMs": 0})
+    except (KeyboardInterrupt, RequestError) as error:
+        if isinstance(error, KeyboardInterrupt) or error.code is RequestCode.UNAVAILABLE:
+            click.echo(f"it may have been taken: repeated with --key {request['key']} it is the same one", err=True)
+        raise
+
+
 def _waited(client: Client, command: dict[str, Any]) -> dict[str, Any]:
-    """The command once it has ended. Interrupting leaves it going on, and says so."""
+    """The command once it has ended. An interrupt or a lost connection leaves it going on, and says so."""
     told = ""
     try:
         while command["state"] not in _ENDED:
@@ -177,7 +211,7 @@ def _waited(client: Client, command: dict[str, Any]) -> dict[str, Any]:
                 click.echo(news, err=True)
                 told = news
             command = client.call("commands", "get", {"commandId": command["id"], "waitMs": _WAIT_MS})
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, RequestError):
         click.echo(f"the command goes on: rackwright commands watch {command['id']}", err=True)
         raise
     return command
@@ -188,9 +222,9 @@ def _show_command(command: dict[str, Any], as_json: bool, *, whole: bool) -> Non
     if as_json:
         click.echo(json.dumps(command, indent=2, ensure_ascii=False))
     elif command["state"] == "succeeded" and not whole:
-        _show(sections(command["result"] or {}))
+        show(sections(command["result"] or {}))
     elif command["error"] is None:
-        _show(sections(command))
+        show(sections(command))
     if command["error"] is not None:
         failure = msgspec.convert(command["error"], Failure)
         if failure.code in ErrorCode.__members__:
@@ -210,6 +244,8 @@ def _arguments(operation: str, assignments: Iterable[str]) -> dict[str, object]:
 
 def _token(file: Path | None) -> str:
     if file is None:
+        if not sys.stdin.isatty():
+            raise click.UsageError("there is no terminal to ask on: give --token-file FILE, or - for standard input")
         text: str = click.prompt("Token", hide_input=True, err=True)
     elif str(file) == "-":
         text = sys.stdin.readline()
@@ -219,6 +255,8 @@ def _token(file: Path | None) -> str:
         except OSError as error:
             issue = Issue("--token-file", f"{file} cannot be read: {error.strerror}")
             raise RequestError.invalid([issue], "the command line") from error
+    if not text.strip():
+        raise RequestError.invalid([Issue("--token-file", "holds no token")], "the command line")
     return text.strip()
 
 
@@ -249,30 +287,10 @@ def _word(value: Any) -> str:
     return printable(str(value))
 
 
-def _show(parts: list[Fields | Table]) -> None:
-    if not sys.stdout.isatty():
-        click.echo(plain(parts))
-        return
-    from rich.console import Console
-    from rich.table import Table as RichTable
-
-    console = Console(highlight=False, markup=False, emoji=False)
-    for part in parts:
-        if part.title:
-            console.print(part.title, style="bold")
-        columns = part.columns if isinstance(part, Table) else ["", ""]
-        shown = RichTable(box=None, show_header=isinstance(part, Table), pad_edge=False, header_style="dim")
-        for column in columns:
-            shown.add_column(column, overflow="fold")
-        for cells in part.rows:
-            shown.add_row(*cells)
-        console.print(shown)
-
-
 def _groups() -> dict[str, click.Group]:
     groups: dict[str, click.Group] = {}
     for verb in VERBS.values():
-        if verb.id == "drivers.invoke":
+        if verb.id in _BY_HAND:
             continue
         name = kebab(verb.group)
         if name not in groups:
@@ -280,6 +298,11 @@ def _groups() -> dict[str, click.Group]:
         groups[name].add_command(request_command(verb, _run))
     groups["commands"].add_command(watch_command, "watch")
     groups["events"].add_command(watch_events, "watch")
+    for name, command in PROFILE_COMMANDS.items():
+        groups["profiles"].add_command(command, name)
+    groups["workflows"] = click.Group(
+        "workflows", commands=dict(WORKFLOW_COMMANDS), help=_ABOUT["workflows"], no_args_is_help=True
+    )
     return groups
 
 
@@ -291,9 +314,14 @@ _ABOUT = {
     "nodes": "The machines.",
     "drivers": "What can be done to machines.",
     "commands": "What agents were asked to do, and how it ended.",
+    "profiles": "What is to be done to machines, step by step.",
+    "workflows": "What runs on a node, step by step.",
     "events": "What has happened.",
     "audit": "Who changed what, and who was refused.",
 }
 
-commands: Mapping[str, click.Command] = {"login": login, "invoke": invoke, **_groups()}
+_BY_HAND = {"drivers.invoke", "doctor.findings"} | {verb.id for verb in VERBS.values() if verb.group == "workflows"}
+"""Verbs whose commands are written out."""
+
+commands: Mapping[str, click.Command] = {"login": login, "invoke": invoke, "doctor": doctor, **_groups()}
 """Every operator's command by its name."""

@@ -6,6 +6,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from control_plane.engine.registry import StepRegistry, default_registry
+from control_plane.engine.timing import Timing
 from control_plane.records import CommandRow, SessionRow
 from control_plane.store import Store, Transaction
 from control_plane.tokens import Principal, TokenCache
@@ -57,6 +59,8 @@ class Services:
         agent_url: str,
         waiters: Waiters,
         links: Links | None = None,
+        registry: StepRegistry | None = None,
+        timing: Timing | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.store = store
@@ -64,6 +68,8 @@ class Services:
         self.agent_url = agent_url
         self.waiters = waiters
         self.links: Links = links or NoLinks()
+        self.registry = default_registry() if registry is None else registry
+        self.timing = timing or Timing()
         self.tokens = TokenCache(clock)
 
 

@@ -1,10 +1,14 @@
 """What `/metrics` tells. Labels are verbs, statuses and states only: their number is fixed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
 
+from control_plane.engine.gauges import Sample
+from control_plane.engine.tally import TALLY, Tally
 from control_plane.records import CommandRow
 
 __all__ = ["CONTENT_TYPE_LATEST", "Metrics"]
@@ -41,9 +45,46 @@ class Metrics:
         agents = Gauge("rackwright_connected_agents", "Agents connected to this worker", registry=self._registry)
         agents.set_function(lambda: float(connected_agents()))
 
+    def watch_engine(self, last: Callable[[], Sample], tally: Tally = TALLY) -> None:
+        """Shows the engine too: what this process did, and what is under way in the whole database."""
+        self._registry.register(_EngineCollector(last, tally))
+
     def command_seen(self, row: CommandRow) -> None:
         self.commands.labels(row.state.value).inc()
 
     def render(self) -> bytes:
         """The text exposition."""
         return generate_latest(self._registry)
+
+
+class _EngineCollector(Collector):
+    def __init__(self, last: Callable[[], Sample], tally: Tally) -> None:
+        self._last = last
+        self._tally = tally
+
+    def collect(self) -> Iterable[Metric]:
+        workflows, steps = self._tally.snapshot()
+        yield _family("rackwright_workflows", "Workflow events made durable by this worker", "event", workflows)
+        yield _family("rackwright_workflow_steps", "Step events made durable by this worker", "outcome", steps)
+        yield from _gauges(self._last())
+
+
+def _family(name: str, text: str, label: str, counts: Mapping[str, int]) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, text, labels=[label])
+    for value, count in counts.items():
+        family.add_metric([value], count)
+    return family
+
+
+def _gauges(last: Sample) -> Iterator[Metric]:
+    active = GaugeMetricFamily(
+        "rackwright_workflows_active", "Active workflows in the whole database", labels=["state"]
+    )
+    for state, count in last.active.items():
+        active.add_metric([state], count)
+    yield active
+    yield GaugeMetricFamily(
+        "rackwright_workflows_due_lag_seconds",
+        "How long the workflow that has waited longest has been due",
+        value=last.due_lag_ms / 1000,
+    )

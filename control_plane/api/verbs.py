@@ -7,7 +7,18 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from control_plane.api.shapes import agents, commands, drivers, history, nodes, sites, tokens
+from control_plane.api.shapes import (
+    agents,
+    commands,
+    doctor,
+    drivers,
+    history,
+    nodes,
+    profiles,
+    sites,
+    tokens,
+    workflows,
+)
 from control_plane.api.shapes.common import Request, View
 
 __all__ = ["PREFIX", "VERBS", "Verb", "kebab"]
@@ -132,8 +143,65 @@ def _rows() -> Iterator[Verb]:
         "commands.cancel", "stop a command", commands.CancelCommand, commands.CommandView, "manage", "commandId"
     )
 
-    yield row("events.list", "list the events", history.ListEvents, history.EventList, "read", spans=True)
-    yield row("audit.list", "list the audit trail", history.ListAudit, history.AuditList, "read", spans=True)
+    yield row(
+        "profiles.create",
+        "store a profile, as a new version",
+        profiles.CreateProfile,
+        profiles.ProfileCreated,
+        "manage",
+    )
+    yield row(
+        "profiles.validate",
+        "list every fault of a profile, or the steps that it makes",
+        profiles.ValidateProfile,
+        profiles.ProfileValidation,
+        "read",
+        tenantless=True,
+    )
+    yield row("profiles.get", "show a profile", profiles.GetProfile, profiles.ProfileView, "read", "profileId")
+    yield row("profiles.list", "list the profiles", profiles.ListProfiles, profiles.ProfileList, "read")
+    yield row(
+        "profiles.versions",
+        "list a profile's versions, newest first",
+        profiles.ListVersions,
+        profiles.ProfileList,
+        "read",
+        "profileId",
+    )
+    yield row(
+        "profiles.diff",
+        "show what differs between two versions",
+        profiles.DiffProfile,
+        profiles.ProfileDiff,
+        "read",
+        "profileId",
+    )
+
+    for method, summary, request, response, rights in (
+        ("get", "show a workflow with its steps", workflows.GetWorkflow, workflows.WorkflowView, "read"),
+        ("list", "list a node's workflows, newest first", workflows.ListWorkflows, workflows.WorkflowList, "read"),
+        ("abort", "end a workflow, clean-up included", workflows.AbortWorkflow, workflows.WorkflowView, "manage"),
+        ("retry", "run a failed workflow again", workflows.RetryWorkflow, workflows.WorkflowView, "manage"),
+        ("pause", "start no more steps of a workflow", workflows.PauseWorkflow, workflows.WorkflowView, "manage"),
+        ("resume", "go on with a paused workflow", workflows.ResumeWorkflow, workflows.WorkflowView, "manage"),
+    ):
+        yield row(f"workflows.{method}", summary, request, response, rights, "nodeId", resource="compute-node")
+
+    yield row(
+        "doctor.findings",
+        "list what an operator should look at",
+        doctor.FindingsRequest,
+        doctor.Findings,
+        "read",
+        spans=True,
+    )
+
+    yield row(
+        "events.list", "list the events, oldest first", history.ListEvents, history.EventList, "read", spans=True
+    )
+    yield row(
+        "audit.list", "list the audit trail, newest first", history.ListAudit, history.AuditList, "read", spans=True
+    )
 
 
 def kebab(name: str) -> str:

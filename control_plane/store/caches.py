@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from control_plane.store.errors import StoreMisuse
 from control_plane.store.port import Dialect, Params
-from control_plane.store.rows import RowDecoder
+from control_plane.store.rows import RowDecoder, json_text
 from control_plane.store.statements import Statement, translate
 
 _MOST_STATEMENTS = 4096
@@ -41,13 +41,14 @@ class StatementCache:
         return decode
 
 
-def list_params(params: Params, names: Sequence[str], convert: Callable[[list[Any]], object]) -> Mapping[str, object]:
-    """The parameters with the lists of `IN EACH` as the database takes them."""
-    return {**params, **{name: convert(_list(params, name)) for name in names}}
+def list_params(params: Params, statement: Statement, convert: Callable[[list[Any]], object]) -> Mapping[str, object]:
+    """The parameters with the lists of `IN EACH` and the rows of `ROWS` as the database takes them."""
+    lists = {name: convert(_list(params, name)) for name in statement.lists}
+    return {**params, **lists, **{name: json_text(_list(params, name)) for name in statement.tables}}
 
 
 def _list(params: Params, name: str) -> list[Any]:
     value = params.get(name)
     if not isinstance(value, list | tuple | set | frozenset):
-        raise StoreMisuse(f"IN EACH(:{name}) wants a list, not {type(value).__name__}")
+        raise StoreMisuse(f"the parameter :{name} must be a list, not {type(value).__name__}")
     return list(cast("list[Any]", value))

@@ -91,8 +91,8 @@ class PostgresTransaction:
         cursor = self._usable()
         try:
             statement = self._link.caches.statement(sql)
-            if statement.lists:
-                params = list_params(params, statement.lists, list)
+            if statement.lists or statement.tables:
+                params = list_params(params, statement, list)
             return cursor.execute(statement.text, params)
         except psycopg.Error as error:
             # From None: the driver's own error carries the DETAIL line, which quotes the row's values.

@@ -102,8 +102,8 @@ class SqliteTransaction:
     def _execute(self, sql: str, params: Params) -> Any:
         try:
             statement = self._caches.statement(sql)
-            if statement.lists:
-                params = list_params(params, statement.lists, json_text)
+            if statement.lists or statement.tables:
+                params = list_params(params, statement, json_text)
             return self._cursor.execute(statement.text, params)
         except (sqlite3.Error, sqlite3.Warning) as error:
             raise self._fail(self._store_error(error, sql)) from error

@@ -6,6 +6,9 @@ Everything that one text cannot cover is here:
 - Row locks, `FOR UPDATE` and its kin with `OF table`, `SKIP LOCKED`, `NOWAIT`: left out on SQLite, where writers
   follow one another.
 - `column IN EACH(:ids)`, `column NOT IN EACH(:ids)`: the parameter is a list of texts or of numbers, of any length.
+- `ROWS(:rows AS r (id TEXT, size BIGINT))` stands for a table: the parameter is a list of rows, each a list of values
+  in the order of the columns (TEXT, BIGINT, BOOLEAN or DOUBLE PRECISION). So one statement inserts or updates many
+  rows: `INSERT … SELECT … FROM ROWS(…)`, `UPDATE … FROM ROWS(…) WHERE …`.
 - `{{serial}}`, `{{bytes}}`: a growing integer key, a column of bytes (for migrations).
 
 And what to write so that nothing needs translation: `BIGINT` for numbers (`INTEGER` has 32 bits on PostgreSQL),
@@ -24,10 +27,11 @@ from control_plane.store.port import Dialect
 
 
 class Statement(NamedTuple):
-    """A statement in one database's own words. `lists` names the parameters of `IN EACH(…)`."""
+    """A statement in one database's own words; `lists` are the parameters of `IN EACH`, `tables` those of `ROWS`."""
 
     text: str
     lists: tuple[str, ...]
+    tables: tuple[str, ...] = ()
 
 
 _WORDS: dict[str, dict[Dialect, str]] = {
@@ -41,6 +45,7 @@ _TOKEN = re.compile(
     r"""
     (?P<opaque> '(?:[^']|'')*' | "(?:[^"]|"")*" | --[^\n]* | /\*.*?\*/ | \$(?P<tag>\w*)\$.*?\$(?P=tag)\$ | :: )
     | (?P<each> \b(?P<not>NOT\s+)?IN\s+EACH\s*\(\s*:(?P<list>[A-Za-z_]\w*)\s*\) )
+    | (?P<rows> \bROWS\s*\(\s*:(?P<table>[A-Za-z_]\w*)\s+AS\s+(?P<alias>\w+)\s*\((?P<columns>[\w\s,]+)\)\s*\) )
     | :(?P<name> [A-Za-z_]\w* )
     | (?P<lock> \s*\bFOR\s+(?:NO\s+KEY\s+UPDATE|UPDATE|KEY\s+SHARE|SHARE)\b
         (?:\s+OF\s+\w+(?:\s*,\s*\w+)*)? (?:\s+(?:SKIP\s+LOCKED|NOWAIT)\b)? )
@@ -67,14 +72,19 @@ def translate(sql: str, dialect: Dialect) -> Statement:
     if first[1].upper() in _OF_THE_STORE_ALONE:
         raise StoreMisuse(f"{first[1].upper()} is the store's own business: a function never ends its transaction")
     lists: list[str] = []
+    tables: list[str] = []
     pieces: list[str] = []
     at = 0
     for token in _TOKEN.finditer(sql):
         pieces.append(_plain(sql[at : token.start()], dialect))
-        pieces.append(_translated(token, dialect, lists))
+        if token["rows"] is not None:
+            tables.append(token["table"])
+            pieces.append(_table(token, dialect))
+        else:
+            pieces.append(_translated(token, dialect, lists))
         at = token.end()
     pieces.append(_plain(sql[at:], dialect))
-    return Statement("".join(pieces), tuple(lists))
+    return Statement("".join(pieces), tuple(lists), tuple(tables))
 
 
 def _plain(text: str, dialect: Dialect) -> str:
@@ -99,6 +109,19 @@ def _translated(token: re.Match[str], dialect: Dialect, lists: list[str]) -> str
             known = ", ".join("{{" + word + "}}" for word in _WORDS)
             raise StoreMisuse(f"{token[0]} is not known in a statement; there are {known}") from None
     return _plain(token[0], dialect)
+
+
+def _table(token: re.Match[str], dialect: Dialect) -> str:
+    """A parameter's JSON array of arrays as a table expression with named and typed columns."""
+    columns = [column.split(None, 1) for column in token["columns"].split(",")]
+    if any(len(column) != 2 for column in columns):
+        raise StoreMisuse(f"each column of {token[0]} needs a name and a type")
+    name, alias = token["table"], token["alias"]
+    if dialect == "postgresql":
+        picked = ", ".join(f"CAST(e->>{i} AS {kind}) AS {column}" for i, (column, kind) in enumerate(columns))
+        return f"(SELECT {picked} FROM json_array_elements(CAST(%({name})s AS json)) AS e) AS {alias}"
+    picked = ", ".join(f"json_extract(value, '$[{i}]') AS {column}" for i, (column, _) in enumerate(columns))
+    return f"(SELECT {picked} FROM json_each(:{name})) AS {alias}"
 
 
 def split(script: str) -> Iterator[str]:

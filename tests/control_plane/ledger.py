@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 
 from control_plane.commands import (
-    Resume,
     Settlement,
     advance,
     cancel,
@@ -20,7 +19,8 @@ from control_plane.commands import (
 )
 from control_plane.nodes import create_node
 from control_plane.records import AgentRow, CommandRow, NodeRow, SessionRow
-from control_plane.sessions import close_session, open_session
+from control_plane.resume import Resume
+from control_plane.sessions import close_session, make_ready, open_session
 from control_plane.sites import create_site
 from control_plane.store import Store, Transaction, params_of
 from protocol.commands import CommandState, Ending, JournalState, Outcome
@@ -59,6 +59,7 @@ class Ledger:
     clock: Clock
     agent_id: str
     node_id: str
+    noted: str = ""
 
     async def command(
         self, repeat: Repeat = Repeat.ONCE, *, key: str | None = None, lasts_ms: int = 60_000, **changes: Any
@@ -92,28 +93,42 @@ class Ledger:
         )
 
     async def connect(
-        self, held: dict[str, JournalState] | None = None, *, journal: str = "jrn_1", worker: str = WORKER
+        self,
+        held: dict[str, JournalState] | None = None,
+        *,
+        journal: str = "jrn_1",
+        worker: str = WORKER,
+        boot: str = "boot",
+        noted: str | None = None,
+        instance: str = "process",
     ) -> tuple[SessionRow, Resume]:
-        """The agent says hello; what is owed is marked as sent in the same transaction, as the gateway does."""
+        """The agent says hello, and its journal notes the session; what is owed is marked as sent, as by the gateway.
+
+        `noted`: the session that the journal noted last, where that is not the last one.
+        """
         hello = Hello(
             agent_id=self.agent_id,
             role="site",
-            boot_id="boot",
+            boot_id=boot,
             journal_id=journal,
+            instance=instance,
+            last_session=self.noted if noted is None else noted,
             version="0.1.0",
             held=[Held(command_id, state) for command_id, state in (held or {}).items()],
         )
-        return await self.store.write(_connect, hello, worker)
+        session, resume = await self.store.write(_connect, hello, worker)
+        self.noted = session.id
+        return session, resume
 
     async def disconnect(self, session: SessionRow) -> None:
         await self.store.write(close_session, session.id, "cut")
 
-    async def send_owed(self, worker: str = WORKER) -> list[str]:
-        """The ids that the worker sends now; marked as sent."""
-        return [row.id for row in await self.store.write(_send_owed, worker)]
+    async def send_owed(self, worker: str = WORKER, live: frozenset[str] | None = None) -> list[str]:
+        """The ids that the worker sends now; marked as sent. `live`: the connections that are there."""
+        return [row.id for row in await self.store.write(_send_owed, worker, live)]
 
-    async def cancels(self, worker: str = WORKER) -> list[str]:
-        return [row.id for row in await self.store.read(cancels_owed, worker, [], 10)]
+    async def cancels(self, worker: str = WORKER, after: str = "") -> list[str]:
+        return [row.id for row in await self.store.read(cancels_owed, worker, [], 10, after)]
 
     async def row(self, command_id: str) -> CommandRow:
         row = await self.store.read(get_command, TENANT, command_id)
@@ -124,8 +139,10 @@ class Ledger:
         await self.store.write(advance, self.agent_id, command_id, state)
         return await self.row(command_id)
 
-    async def settle(self, command_id: str, ending: Ending = DONE) -> Settlement:
-        return (await self.store.write(settle, self.agent_id, command_id, ending))[0]
+    async def settle(self, command_id: str, ending: Ending = DONE, *, over: SessionRow | None = None) -> Settlement:
+        """`over`: the connection that it was said over; None for the present one."""
+        session_id = None if over is None else over.id
+        return (await self.store.write(settle, self.agent_id, command_id, ending, session_id))[0]
 
     async def cancel(self, command_id: str, reason: str = "no longer wanted") -> CommandRow:
         return await self.store.write(_cancel, command_id, reason)
@@ -183,11 +200,13 @@ def _fleet(tx: Transaction) -> tuple[str, str]:
 
 def _connect(tx: Transaction, hello: Hello, worker: str) -> tuple[SessionRow, Resume]:
     session, _, resume = open_session(tx, hello, worker)
+    make_ready(tx, session)
     return session, resume._replace(send=mark_sent(tx, resume.send, session))
 
 
-def _send_owed(tx: Transaction, worker: str) -> list[CommandRow]:
-    return [sent for row, session in owed_to_worker(tx, worker, [], 100) for sent in mark_sent(tx, [row], session)]
+def _send_owed(tx: Transaction, worker: str, live: frozenset[str] | None) -> list[CommandRow]:
+    owed = owed_to_worker(tx, worker, [], 100, live)
+    return [sent for row, session in owed for sent in mark_sent(tx, [row], session)]
 
 
 def _cancel(tx: Transaction, command_id: str, reason: str) -> CommandRow:

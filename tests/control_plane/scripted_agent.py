@@ -25,6 +25,7 @@ from protocol.frames import (
     Joined,
     JoinRefused,
     JoinRequest,
+    Ready,
     Settled,
     Welcome,
     decode_control_frame,
@@ -73,6 +74,7 @@ class ScriptedAgent:
     ca: str
     journal_id: str = field(default_factory=lambda: new_id("jrn"))
     held: dict[str, JournalState] = field(default_factory=dict)
+    last_session: str = ""
     connection: ClientConnection | None = None
     welcome: Welcome | None = None
 
@@ -111,6 +113,7 @@ class ScriptedAgent:
                 role="site",
                 boot_id="boot-1",
                 journal_id=self.journal_id,
+                last_session=self.last_session,
                 version="0.1.0",
                 held=held,
             )
@@ -118,6 +121,8 @@ class ScriptedAgent:
         answer = await self.receive()
         if isinstance(answer, Welcome):
             self.welcome = answer
+            self.last_session = answer.session_id
+            await self.send(Ready(session_id=answer.session_id))
         return answer
 
     async def send(self, frame: msgspec.Struct) -> None:

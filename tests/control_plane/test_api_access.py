@@ -7,12 +7,15 @@ import pytest
 
 from control_plane.api.handlers.table import HANDLERS
 from control_plane.api.verbs import VERBS, Verb
+from control_plane.engine.states import StepState, WorkflowState
 from protocol.ids import new_id
 from tests.control_plane.api_harness import Answer, Api
+from tests.control_plane.workflow_rows import put_workflow, step
 
 EVERY_VERB = pytest.mark.parametrize("verb", VERBS.values(), ids=lambda verb: verb.id)
 _SUBJECTS = {"siteId": "site", "agentId": "agent", "joinTokenId": "jtk", "tokenId": "tok", "nodeId": "node"}
-_SUBJECTS |= {"commandId": "cmd"}
+_SUBJECTS |= {"commandId": "cmd", "profileId": "prof"}
+PROFILE = {"profile": "thing", "steps": [{"use": "node.reboot"}]}
 
 
 SOUND_FIELDS: dict[str, dict[str, Any]] = {
@@ -23,12 +26,22 @@ SOUND_FIELDS: dict[str, dict[str, Any]] = {
     "drivers.invoke": {"operation": "power.getPower", "waitMs": 0},
     "sites.update": {"name": "renamed"},
     "nodes.update": {"labels": {"a": "b"}},
+    "profiles.create": {"document": PROFILE},
+    "profiles.validate": {"document": PROFILE},
+    "profiles.diff": {"before": 1, "after": 1},
 }
 
 
-def sound_request(verb: Verb, subject: str = "") -> dict[str, Any]:
+WORKFLOW_ID = "wf_" + "0" * 26
+"""The workflow that `things_of` makes for the first tenant's node: it has failed."""
+
+
+def sound_request(verb: Verb, subject: str = "", tenant: str = "acme") -> dict[str, Any]:
     """A request without a fault, for a thing of this id."""
-    return SOUND_FIELDS.get(verb.id, {}) | ({verb.subject: subject} if verb.subject else {})
+    request = SOUND_FIELDS.get(verb.id, {}) | ({verb.subject: subject} if verb.subject else {})
+    if verb.group == "workflows":
+        request = request | {"tenantId": tenant} | ({} if verb.method == "list" else {"workflowId": WORKFLOW_ID})
+    return request
 
 
 def same_refusal(answer: Answer, subject: str) -> bytes:
@@ -51,6 +64,9 @@ async def things_of(api: Api, token: str) -> dict[str, str]:
     made = await api.ok("tokens.create", {"name": "thing", "permissions": ["*"]}, token=token)
     invoke = {"nodeId": node_id, "operation": "power.getPower", "waitMs": 0}
     command = await api.ok("drivers.invoke", invoke, token=token)
+    profile = await api.ok("profiles.create", {"document": PROFILE}, token=token)
+    if tenant == "acme":
+        await api.store.write(_failed_workflow, node_id)
     return {
         "siteId": site_id,
         "agentId": agent_id,
@@ -58,6 +74,7 @@ async def things_of(api: Api, token: str) -> dict[str, str]:
         "tokenId": made["id"],
         "nodeId": node_id,
         "commandId": command["id"],
+        "profileId": profile["id"],
     }
 
 
@@ -69,7 +86,8 @@ async def test_another_tenants_thing_and_an_unknown_one_are_refused_with_the_sam
         foreign = things[verb.subject]
         unknown = new_id(_SUBJECTS[verb.subject])
         answers = [
-            await api.call(verb.id, sound_request(verb, thing), token=api.other) for thing in (foreign, unknown)
+            await api.call(verb.id, sound_request(verb, thing, "umbrella"), token=api.other)
+            for thing in (foreign, unknown)
         ]
         assert [answer.status for answer in answers] == [404, 404], verb.id
         assert same_refusal(answers[0], foreign) == same_refusal(answers[1], unknown), verb.id
@@ -90,7 +108,7 @@ async def test_a_name_is_looked_for_in_ones_own_tenant_only(api: Api) -> None:
 async def test_a_list_shows_ones_own_tenants_things_only(api: Api) -> None:
     await things_of(api, api.token)
     for verb in VERBS.values():
-        if verb.method not in ("list", "matrix"):
+        if verb.method not in ("list", "matrix") or verb.subject is not None:
             continue
         own = await api.listed(verb.id)
         others = await api.ok(verb.id, token=api.other)
@@ -189,7 +207,7 @@ async def test_a_token_hands_on_only_what_it_may_do_itself(api: Api) -> None:
 async def test_every_mutation_has_its_line_in_the_audit_trail_and_no_read_has(api: Api) -> None:
     things = await things_of(api, api.token)
     before = {line["id"] for line in (await api.ok("audit.list", {"limit": 100}))["items"]}
-    assert len(before) == 5
+    assert len(before) == 6
     # What removes comes last, so that everything else finds its thing.
     for verb in sorted(VERBS.values(), key=lambda verb: (verb.method == "delete", verb.method == "revoke")):
         subject = things.get(verb.subject or "", "")
@@ -220,6 +238,10 @@ async def test_two_requests_for_one_name_at_once_make_one_thing(api: Api) -> Non
     answers = await asyncio.gather(*(api.call("sites.create", {"name": "same"}) for _ in range(8)))
     assert sorted(answer.status for answer in answers) == [200] + [409] * 7
     assert len((await api.ok("sites.list"))["items"]) == 1
+
+
+def _failed_workflow(tx: Any, node_id: str) -> None:
+    put_workflow(tx, node_id, WorkflowState.FAILED, [step(0, state=StepState.FAILED)], id=WORKFLOW_ID)
 
 
 def _end_all(tx: Any, command_id: str) -> None:

@@ -121,11 +121,23 @@ def test_the_ca_is_shown_with_its_hash(tmp_path: Path, typed: Typed) -> None:
 
 
 def test_a_config_with_a_typo_names_the_file_the_key_and_the_right_word(typed: Typed, config: Path) -> None:
-    config.write_text('state_dri = "/x"\n')
+    config.write_text('state_dri = "/x"\n[api]\nlisten = "8440"\n')
     for command in (("serve",), ("migrate",), ("token", "create", "--name", "x")):
-        assert typed(*command).code == 1
-        assert f"{config}: state_dri: is not known here (did you mean 'state_dir'?)" in typed.err
-        assert "Traceback" not in typed.err
+        assert typed(*command).code == 2
+        assert typed.err.splitlines()[:2] == [
+            f"error: INVALID_INPUT: {config} has 2 faults",
+            "  - state_dri: is not known here (did you mean 'state_dir'?)",
+        ]
+        assert "  - api.listen: '8440' is no place to listen" in typed.err
+
+
+def test_a_damaged_ca_says_so_and_is_not_made_anew(typed: Typed, tmp_path: Path) -> None:
+    assert typed("token", "create", "--name", "x").code == 0
+    key = tmp_path / "state" / "ca" / "ca.key"
+    key.write_text("")
+    assert typed("serve").code == 1
+    assert f"the CA in {key.parent} cannot be used: its files are damaged: put back its backup" in typed.err
+    assert key.read_text() == ""
 
 
 def _names(tx: Any) -> list[str]:

@@ -279,9 +279,13 @@ async def test_a_held_command_is_never_sent_as_a_new_one(
 ) -> None:
     row = await ledger.at(state, repeat)
     _, resume = await ledger.connect({row.id: held})
+    if (repeat, state, held) == (ONCE, RUNNING, ACCEPTED):
+        # The ledger knows more than the journal: see the test of a journal that was set back.
+        assert resume == ([row.id], [], [])
+        return
     assert (resume.forget, resume.stop) == ([], [])
     now = await ledger.row(row.id)
-    reported = {ACCEPTED: DELIVERED, STARTED: RUNNING, FINISHED: state}[held]
+    reported = {ACCEPTED: DELIVERED, STARTED: RUNNING, FINISHED: DELIVERED}[held]
     assert now.state is (reported if may_follow(state, reported) else state)
     # An accepted one is told its remaining time anew; the journal knows the id.
     assert [sent.id for sent in resume.send] == ([row.id] if held is ACCEPTED else [])
@@ -339,7 +343,9 @@ async def test_a_restored_database_does_not_know_a_command_and_lets_the_agent_en
     stranger = new_id("cmd")
     _, resume = await ledger.connect({stranger: held})
     # What is begun is finished and reported; only then it is forgotten.
-    assert resume == ([] if held is STARTED else [stranger], [], [])
+    assert resume == ([stranger] if held is ACCEPTED else [], [], [])
+    assert await ledger.settle(stranger) is Settlement.UNKNOWN
+    assert (await ledger.events())[-1] == ("command.unknown", f"command/{stranger}")
 
 
 @pytest.mark.parametrize("held", JournalState)

@@ -38,8 +38,15 @@ def test_every_fault_is_told_at_once_by_file_and_key(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load(file)
     told = str(caught.value)
-    assert told.count(str(file)) == len(caught.value.issues) == 3
-    assert {issue.path for issue in caught.value.issues} == {"worker", "api.lisen", "log.level"}
+    assert told.count(str(file)) == len(caught.value.issues) == 6
+    assert {issue.path for issue in caught.value.issues} == {
+        "worker",
+        "api.lisen",
+        "log.level",
+        "state_dir",
+        "api.listen",
+        "api.tls_key",
+    }
     assert "did you mean 'listen'?" in told
 
 
@@ -117,3 +124,20 @@ def test_what_is_no_place_to_listen(text: str) -> None:
 def test_the_agents_url_has_the_public_name_and_port() -> None:
     config = Config()
     assert config.agent_url == f"wss://{config.public_names[0]}:8443"
+
+
+def test_the_audit_trail_is_kept_at_least_as_long_as_everything_else(tmp_path: Path) -> None:
+    file = written(tmp_path, '[retention]\nworkflows = "800d"\ncommands = "soon"\naudit = "30m"')
+    with pytest.raises(ConfigError) as caught:
+        load(file)
+    assert {issue.path for issue in caught.value.issues} == {"retention.commands", "retention.audit"}
+    with pytest.raises(ConfigError) as caught:
+        load(written(tmp_path, '[retention]\nworkflows = "800d"'))
+    assert [issue.path for issue in caught.value.issues] == ["retention.audit"]
+    kept = load(written(tmp_path, '[retention]\nworkflows = "10d"\naudit = "400d"')).retention.kept
+    assert (kept.workflows_ms, kept.audit_ms) == (10 * 86_400_000, 400 * 86_400_000)
+
+
+def test_a_worker_may_leave_the_workflows_to_others(tmp_path: Path) -> None:
+    assert Config().engine.enabled
+    assert not load(written(tmp_path, "[engine]\nenabled = false")).engine.enabled

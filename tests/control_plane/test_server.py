@@ -17,9 +17,10 @@ import pytest
 
 from control_plane import systemd
 from control_plane.config import Config
-from control_plane.housekeeping import Housekeeping, prune
+from control_plane.housekeeping import Housekeeping
 from control_plane.local import call
 from control_plane.logs import scrub
+from control_plane.retention import Kept, prune_all
 from control_plane.server import ControlPlane, StartFailed
 from control_plane.store import StoreBusy, Transaction
 from control_plane.store.migrate import FOLDER
@@ -107,7 +108,9 @@ async def test_a_port_that_is_taken_names_the_setting(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         place = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(StartFailed, match=re.escape(f"api.listen = '{place}'")):
+        with pytest.raises(
+            StartFailed, match=re.escape(f"api.listen = '{place}': Address already in use: stop what")
+        ):
             async with running(tmp_path / "state", listen=place):
                 pass
     # What was begun was ended: the next start is free to go.
@@ -133,10 +136,14 @@ async def test_tables_that_are_behind_are_not_touched_by_a_start(
             pass
 
 
-async def test_a_wrong_certificate_names_the_setting(tmp_path: Path) -> None:
-    missing = str(tmp_path / "missing.pem")
-    with pytest.raises(StartFailed, match=r"api\.tls_certificate or api\.tls_key cannot be used"):
-        async with running(tmp_path / "state", tls_certificate=missing, tls_key=missing):
+async def test_a_wrong_certificate_names_the_setting_and_the_file(tmp_path: Path) -> None:
+    missing, junk = tmp_path / "missing.pem", tmp_path / "junk.pem"
+    junk.write_text("junk")
+    with pytest.raises(StartFailed, match=re.escape(f"api.tls_key: {missing} cannot be read: No such file")):
+        async with running(tmp_path / "state", tls_certificate=str(junk), tls_key=str(missing)):
+            pass
+    with pytest.raises(StartFailed, match=r"api\.tls_certificate and api\.tls_key are no certificate and its key"):
+        async with running(tmp_path / "state", tls_certificate=str(junk), tls_key=str(junk)):
             pass
 
 
@@ -207,7 +214,7 @@ async def test_housekeeping_goes_on_after_the_store_was_away(ledger: Ledger, mon
         return await real(*arguments)
 
     monkeypatch.setattr(ledger.store, "write", failing_once)
-    task = asyncio.create_task(Housekeeping(ledger.store, events_kept_ms=10**12, commands_kept_ms=10**12).run())
+    task = asyncio.create_task(Housekeeping(ledger.store, Kept()).run())
     async with asyncio.timeout(10):
         while (await ledger.row(row.id)).state is not CommandState.EXPIRED:
             await asyncio.sleep(0.01)
@@ -223,13 +230,14 @@ async def test_only_what_is_old_and_ended_is_removed(ledger: Ledger) -> None:
     ledger.clock.pass_by(40 * 86_400_000)
     young = await ledger.command()
     await ledger.settle(young.id)
-    assert await ledger.store.write(prune, 30 * 86_400_000, 30 * 86_400_000, 100) > 0
+    kept = Kept(commands_ms=30 * 86_400_000)
+    assert await prune_all(ledger.store, kept) > 0
     left = await ledger.store.read(_left)
     assert left["commands"] == {unended.id, young.id}
     assert session.id not in left["sessions"]
     assert len(left["sessions"]) == 1
     assert {subject for _, subject in await ledger.events()} == {f"command/{young.id}"}
-    assert await ledger.store.write(prune, 30 * 86_400_000, 30 * 86_400_000, 100) == 0
+    assert await prune_all(ledger.store, kept) == 0
 
 
 def _serve(tx: Transaction) -> None:

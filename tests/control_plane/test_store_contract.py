@@ -164,6 +164,28 @@ class TestStatements:
         assert await nodes.read(chosen, "id IN EACH(:list)", []) == []
         assert await nodes.read(chosen, "size NOT IN EACH(:list)", [0, 1]) == ["n2", "n3"]
 
+    async def test_many_rows_go_in_and_are_changed_by_one_statement(self, nodes: Store) -> None:
+        def fill(tx: Transaction) -> int:
+            return tx.run(
+                "INSERT INTO nodes (id, state, size, powered, labels) "
+                "SELECT r.id, 'idle', r.size, r.powered, r.labels "
+                "FROM ROWS(:rows AS r (id TEXT, size BIGINT, powered BOOLEAN, labels TEXT))",
+                {"rows": [["n1", 1, False, '{"a": "it\'s"}'], ["n2", 2**40, True, "{}"]]},
+            )
+
+        def change(tx: Transaction) -> int:
+            return tx.run(
+                "UPDATE nodes SET size = r.size FROM ROWS(:rows AS r (id TEXT, size BIGINT)) WHERE nodes.id = r.id",
+                {"rows": [["n1", 7], ["n2", 8], ["n9", 9]]},
+            )
+
+        assert await nodes.write(fill) == 2
+        found = await nodes.read(lambda tx: tx.all(f"{_SELECT} ORDER BY id", into=Node))
+        assert [(row.id, row.size, row.powered) for row in found] == [("n1", 1, False), ("n2", 2**40, True)]
+        assert found[0].labels == {"a": "it's"}
+        assert await nodes.write(change) == 2
+        assert await nodes.read(lambda tx: tx.all("SELECT id, size FROM nodes ORDER BY id")) == [("n1", 7), ("n2", 8)]
+
     async def test_signs_of_either_database_are_plain_text_inside_quotes(self, nodes: Store) -> None:
         await nodes.write(add, "50% :x")
         sql = "SELECT id, ':name {{bytes}} FOR UPDATE; %s' FROM nodes WHERE id LIKE '50%' -- :nobody's %"

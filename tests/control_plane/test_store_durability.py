@@ -12,7 +12,7 @@ from typing import IO
 import pytest
 
 from control_plane.store import Store, StoreUnavailable, Transaction, open_store
-from tests.control_plane.conftest import PostgresPeer
+from tests.postgres import PostgresPeer
 
 ROUNDS = 3
 WRITERS = 40

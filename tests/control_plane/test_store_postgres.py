@@ -20,7 +20,7 @@ from control_plane.store import (
     Transaction,
     open_store,
 )
-from tests.control_plane.conftest import PostgresPeer
+from tests.postgres import PostgresPeer
 
 
 def make_table(tx: Transaction) -> None:

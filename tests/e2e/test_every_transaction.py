@@ -88,6 +88,7 @@ def rehearsal(tmp_path: Path) -> Iterator[Rehearsal]:
     it = Rehearsal(tmp_path)
     it.set_up()
     with it.agent.running_for():
+        wait_until("the agent runs", lambda: '"started"' in it.agent.said())
         yield it
 
 

@@ -213,6 +213,7 @@ def test_operations_are_listed_all_or_by_concern(run: Run) -> None:
     assert [line.split()[0] for line in run("operations").out.splitlines()[1:]] == list(OPERATIONS)
     power = run("operations", "power").out.splitlines()
     assert power[2].startswith("power.setPower  action=on|off|softOff|reset|cycle|nmi [wait] [softTimeout]")
+    assert "converge, once: cycle|nmi|reset" in power[2]
     assert run("operations", "steam").code == 2
 
 

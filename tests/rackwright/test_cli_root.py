@@ -1,5 +1,6 @@
 """The root of the command line: quick, lazy, and clear when something is missing or wrong."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -160,6 +161,14 @@ def test_an_error_shows_the_bmcs_own_words_and_what_to_do_next(
     ]
 
 
+def test_trouble_of_the_host_is_told_without_a_traceback(
+    command: list[BaseException], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command.append(OSError(errno.ENOSPC, "No space left on device", "/var/lib/x"))
+    assert main(["try"]) == 1
+    assert capsys.readouterr().err == "error: /var/lib/x: No space left on device\n"
+
+
 def test_a_fault_of_the_program_is_not_hidden(command: list[BaseException]) -> None:
     command.append(ZeroDivisionError("ours"))
     with pytest.raises(ZeroDivisionError):
@@ -227,3 +236,5 @@ def test_commands_operations_and_arguments_are_completed(
     assert offered("rackwright bmc invoke power.setPower ") == ["action=", "wait=", "softTimeout="]
     assert offered("rackwright bmc invoke power.setPower action=so") == ["action=softOff"]
     assert offered("rackwright bmc invoke power.setPower wait=") == ["wait=true", "wait=false"]
+    assert offered("rackwright invoke r1 power.") == ["power.getPower", "power.setPower"]
+    assert offered("rackwright invoke r1 power.setPower action=so") == ["action=softOff"]

@@ -1,5 +1,6 @@
 """The operator's commands, as they are typed."""
 
+import io
 import json
 import re
 import stat
@@ -9,7 +10,7 @@ import pytest
 
 from control_plane.api.verbs import VERBS, kebab
 from protocol.commands import Ending, Outcome
-from protocol.errors import BmcMessage, Failure
+from protocol.errors import BmcMessage, Failure, RequestCode, RequestError
 from rackwright.client import Client
 from rackwright.login import login_file
 from rackwright.operator import commands
@@ -21,7 +22,7 @@ def test_every_verb_has_its_command_with_help() -> None:
     import click
 
     for verb in VERBS.values():
-        if verb.id == "drivers.invoke":
+        if verb.id in ("drivers.invoke", "doctor.findings"):
             continue
         group = commands[kebab(verb.group)]
         assert isinstance(group, click.Group)
@@ -44,6 +45,27 @@ def test_a_wrong_token_is_refused_and_not_kept(shell: Shell, plane: RunningContr
     assert "not known here" in shell.err
     assert login_file().read_text() == before
     assert shell("login", plane.url, "--token-file", str(tmp_path / "missing")).code == 2
+    wrong.write_text("\n")
+    assert shell("login", plane.url, "--token-file", str(wrong)).code == 2
+    assert "--token-file: holds no token" in shell.err
+
+
+def test_a_login_that_cannot_be_kept_says_where(
+    shell: Shell, plane: RunningControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked = tmp_path / "a-file"
+    blocked.write_text("")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(blocked))
+    assert shell("login", plane.url, "--token-file", str(tmp_path / "token")).code == 1
+    assert f"the login cannot be kept in {blocked}/rackwright/login.json: " in shell.err
+
+
+def test_without_a_terminal_the_token_is_not_asked_for(
+    shell: Shell, plane: RunningControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("rwt_x\n"))
+    assert shell("login", plane.url).code == 2
+    assert "there is no terminal to ask on: give --token-file" in shell.err
 
 
 def test_without_a_login_every_command_says_what_to_do(shell: Shell) -> None:
@@ -196,17 +218,37 @@ def test_what_can_be_done_and_by_whom(shell: Shell, agent: AnsweringAgent) -> No
     assert agent.agent.id in shell.out
 
 
-def test_waiting_that_is_interrupted_says_that_the_command_goes_on(
-    shell: Shell, agent: AnsweringAgent, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("trouble", "code"), [(KeyboardInterrupt(), 130), (RequestError(RequestCode.UNAVAILABLE, "gave no answer"), 1)]
+)
+def test_waiting_that_is_cut_off_says_that_the_command_goes_on(
+    shell: Shell, agent: AnsweringAgent, monkeypatch: pytest.MonkeyPatch, trouble: BaseException, code: int
 ) -> None:
     agent.ending = None
     original = Client.call
 
-    def interrupted(self: Client, group: str, method: str, request: dict[str, object]) -> object:
-        if group == "commands":
-            raise KeyboardInterrupt
-        return original(self, group, method, {**request, "waitMs": 0})
+    def troubled(self: Client, group: str, method: str, request: dict[str, object]) -> object:
+        if request.get("waitMs"):
+            raise trouble
+        return original(self, group, method, request)
 
-    monkeypatch.setattr(Client, "call", interrupted)
-    assert shell("invoke", "n1", "power.getPower").code == 130
+    monkeypatch.setattr(Client, "call", troubled)
+    assert shell("invoke", "n1", "power.getPower").code == code
     assert "the command goes on: rackwright commands watch cmd_" in shell.err
+
+
+@pytest.mark.parametrize(
+    ("trouble", "code"), [(KeyboardInterrupt(), 130), (RequestError(RequestCode.UNAVAILABLE, "gave no answer"), 1)]
+)
+def test_an_invocation_without_an_answer_names_the_key_that_makes_repeating_harmless(
+    shell: Shell, agent: AnsweringAgent, monkeypatch: pytest.MonkeyPatch, trouble: BaseException, code: int
+) -> None:
+    keys: list[object] = []
+
+    def troubled(self: Client, group: str, method: str, request: dict[str, object]) -> object:
+        keys.append(request["key"])
+        raise trouble
+
+    monkeypatch.setattr(Client, "call", troubled)
+    assert shell("invoke", "n1", "power.getPower").code == code
+    assert f"repeated with --key {keys[0]} it is the same one" in shell.err

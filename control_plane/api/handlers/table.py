@@ -3,7 +3,18 @@
 from collections.abc import Mapping
 
 from control_plane.api.call import Handler
-from control_plane.api.handlers import agents, commands, drivers, history, nodes, sites, tokens
+from control_plane.api.handlers import (
+    agents,
+    commands,
+    doctor,
+    drivers,
+    history,
+    nodes,
+    profiles,
+    sites,
+    tokens,
+    workflows,
+)
 
 __all__ = ["HANDLERS"]
 
@@ -32,6 +43,19 @@ HANDLERS: Mapping[str, Handler] = {
     "commands.get": Handler(around=commands.get),
     "commands.list": Handler(commands.list_),
     "commands.cancel": Handler(commands.cancel),
+    "profiles.create": Handler(profiles.create, audited=profiles.audited),
+    "profiles.validate": Handler(profiles.validate),
+    "profiles.get": Handler(profiles.get),
+    "profiles.list": Handler(profiles.list_),
+    "profiles.versions": Handler(profiles.versions),
+    "profiles.diff": Handler(profiles.diff),
+    "workflows.get": Handler(around=workflows.get),
+    "workflows.list": Handler(workflows.list_),
+    "workflows.abort": Handler(workflows.abort, audited=workflows.audited),
+    "workflows.retry": Handler(workflows.retry, audited=workflows.audited),
+    "workflows.pause": Handler(workflows.pause, audited=workflows.audited),
+    "workflows.resume": Handler(workflows.resume, audited=workflows.audited),
+    "doctor.findings": Handler(doctor.findings),
     "events.list": Handler(history.events_list),
     "audit.list": Handler(history.audit_list),
 }

@@ -27,7 +27,9 @@ CREATE TABLE agents (
     revoked_at BIGINT,
     revoked_reason TEXT,
     -- The connection of now, or the last one.
-    session_id TEXT
+    session_id TEXT,
+    -- The last connection that the agent's journal has noted: commands are sent only over one that was.
+    ready_session TEXT
 );
 CREATE INDEX agents_by_tenant ON agents (tenant_id, id);
 
@@ -58,6 +60,8 @@ CREATE TABLE sessions (
     role TEXT NOT NULL,
     boot_id TEXT NOT NULL,
     journal_id TEXT NOT NULL,
+    -- The agent's process: another one is another life of it, or a copy.
+    instance TEXT NOT NULL,
     worker TEXT NOT NULL,
     connected_at BIGINT NOT NULL,
     disconnected_at BIGINT,

@@ -1,0 +1,173 @@
+"""Executes the code of control-plane steps, outside of every transaction, and says what came of it."""
+
+import asyncio
+import logging
+
+import msgspec
+
+from control_plane.engine.agent_steps import (
+    NoAgent,
+    StepCommand,
+    agent_for,
+    command_end,
+    command_key,
+    find_command,
+    send_command,
+    words_of,
+)
+from control_plane.engine.context import DriverError, StepContext, StepFailed, StepNotReady
+from control_plane.engine.records import StepError, StepRow, WorkflowRow
+from control_plane.engine.registry import StepRegistry
+from control_plane.engine.rejoining import present_boot
+from control_plane.engine.rows import Grip, load_running, lock_held, save_step
+from control_plane.engine.states import RunsOn
+from control_plane.engine.timing import Timing
+from control_plane.engine.transitions import Settlement, late_words
+from control_plane.records import CommandRow
+from control_plane.store import Store, StoreError, Transaction
+from protocol.commands import SELF_TERMINATING, TERMINAL, CommandKind, CommandState, payload_faults
+
+__all__ = ["CodeRunner"]
+
+_log = logging.getLogger("control_plane.engine.code")
+_MAX_RESULT_BYTES = 256 * 1024
+_encoder = msgspec.json.Encoder()
+replace = msgspec.structs.replace
+
+
+class CodeRunner:
+    """Runs registered functions. Whatever they do, a `Settlement` comes back, or a store error or a cancellation."""
+
+    def __init__(self, store: Store, registry: StepRegistry, timing: Timing) -> None:
+        self._store = store
+        self._registry = registry
+        self._timing = timing
+
+    async def run(self, workflow: WorkflowRow, step: StepRow, grip: Grip, now: int) -> Settlement:
+        """One execution. `now` by the store's clock: the code is ended at the step's deadline."""
+        definition = self._registry.get(step.action)
+        if definition is None or definition.function is None or definition.with_ is None:
+            return _failed(
+                "STEP_FAILED", f"the step {step.action!r} is not registered in this worker's version any more"
+            )
+        deadline = step.deadline or now
+        try:
+            arguments = msgspec.convert(step.spec.with_, definition.with_)
+            async with asyncio.timeout(max(0.0, (deadline - now) / 1_000)) as limit:
+                result = await definition.function(self._context(workflow, step, grip, deadline), arguments)
+        except StepNotReady as not_ready:
+            return Settlement(not_ready_ms=self._timing.step_not_ready_ms if not_ready.ms is None else not_ready.ms)
+        except StepFailed as failed:
+            return _failed(failed.code, failed.message)
+        except StoreError:
+            raise
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            return _failed("STEP_FAILED", "its code was cancelled from within")
+        except Exception as error:
+            if isinstance(error, TimeoutError) and limit.expired():
+                return _failed("STEP_TIMEOUT", late_words(step))
+            _log.exception("step %s of %s failed", step.id, step.workflow_id)
+            code = getattr(error, "code", None)
+            return _failed(str(code) if isinstance(code, str) else "STEP_FAILED", f"{type(error).__name__}: {error}")
+        return _checked(result)
+
+    def _context(self, workflow: WorkflowRow, step: StepRow, grip: Grip, deadline: int) -> StepContext:
+        async def send(
+            *, node_id: str, kind: str, payload: dict[str, object], key: str | None, timeout_ms: int | None
+        ) -> dict[str, object]:
+            found = await self._store.write(
+                _find_or_send, grip, step, node_id, StepCommand(kind, payload), key, timeout_ms
+            )
+            if isinstance(found, NoAgent):
+                if found.waits:
+                    raise StepNotReady(self._timing.command_step_poll_ms)
+                raise StepFailed(found.message, code="NO_AGENT")
+            if found is None:
+                raise StepFailed("the step is not this worker's any more", code="STEP_FAILED")
+            if found.state not in TERMINAL:
+                raise StepNotReady(self._timing.command_step_poll_ms)
+            failure, result = command_end(found)
+            if found.state is not CommandState.SUCCEEDED:
+                raise DriverError(words_of(found.state, failure))
+            return result or {}
+
+        return StepContext(
+            tenant_id=workflow.tenant_id,
+            workflow_id=workflow.id,
+            step_id=step.id,
+            action=step.action,
+            attempt=step.attempt,
+            node_id=workflow.node_id,
+            deadline_ms=deadline,
+            key=command_key(step),
+            send=send,
+            progress=lambda message: _log.info("step %s of %s: %s", step.id, workflow.id, message),
+        )
+
+
+def _find_or_send(
+    tx: Transaction,
+    grip: Grip,
+    step: StepRow,
+    node_id: str,
+    command: StepCommand,
+    key: str | None,
+    timeout_ms: int | None,
+) -> CommandRow | NoAgent | None:
+    """The command of this attempt and key, sent now if it never was. None when the attempt is not this worker's."""
+    workflow = lock_held(tx, step.workflow_id, grip)
+    present = None if workflow is None else load_running(tx, workflow, step)
+    if workflow is None or present is None:
+        return None
+    full_key = f"wf:{workflow.id}:{step.id}#{step.attempt}" + (f":{key}" if key else "")
+    found = find_command(tx, workflow, node_id, full_key)
+    if found is not None:
+        return found
+    faults = payload_faults(command.kind, command.payload)
+    if faults:
+        raise StepFailed(f"the command {command.kind} has faults: {'; '.join(str(fault) for fault in faults)}")
+    deadline = present.deadline or tx.now()
+    if timeout_ms is not None:
+        deadline = min(deadline, tx.now() + timeout_ms)
+    try:
+        agent_id = agent_for(tx, workflow.tenant_id, node_id or None, _place_of(command))
+    except NoAgent as nobody:
+        return nobody
+    sent = send_command(tx, workflow, command, node_id=node_id, agent_id=agent_id, key=full_key, deadline=deadline)
+    if present.spec.await_rejoin and command.kind in SELF_TERMINATING and node_id == workflow.node_id:
+        save_step(tx, replace(present, command_id=sent.id, rejoin=present_boot(tx, node_id)))
+    return sent
+
+
+def _place_of(command: StepCommand) -> RunsOn:
+    """A BMC is reached through the site's agent; everything else is done on the machine itself."""
+    if command.kind != CommandKind.DRIVER_INVOKE:
+        return (
+            RunsOn.DAEMON if command.kind in (CommandKind.NODE_REBOOT, CommandKind.DAEMON_UPGRADE) else RunsOn.RAMDISK
+        )
+    return RunsOn.RAMDISK if command.payload.get("driver") == "linux" else RunsOn.SITE
+
+
+def _checked(result: object) -> Settlement:
+    if result is None:
+        return Settlement(result={})
+    if not isinstance(result, dict):
+        return _failed(
+            "STEP_FAILED", f"its code returned {type(result).__name__} where an object or nothing is wanted"
+        )
+    try:
+        size = len(_encoder.encode(result))
+    except (TypeError, ValueError, RecursionError) as error:
+        return _failed("STEP_FAILED", f"its code returned what cannot be stored as JSON: {error}")
+    if size > _MAX_RESULT_BYTES:
+        return _failed(
+            "STEP_FAILED", f"its code returned {size} bytes, more than the {_MAX_RESULT_BYTES} that a result may have"
+        )
+    return Settlement(result=result)
+
+
+def _failed(code: str, message: str) -> Settlement:
+    return Settlement(error=StepError(code=code, message=message))

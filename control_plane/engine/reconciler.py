@@ -1,0 +1,231 @@
+"""Drives the workflows of this worker's shards: one transition after another, and the steps' code in between.
+
+What it keeps in memory is only which workflows it looks at now and whose code it executes. Everything else is in the
+rows: hints (a command that ended, an agent that connected, an operator's verb) make it look sooner, and a sweep over
+what is due by `wake_at` finds everything without them.
+"""
+
+import asyncio
+import contextlib
+import logging
+
+from control_plane.commands import WORKFLOWS_CHANNEL
+from control_plane.engine.code import CodeRunner
+from control_plane.engine.registry import StepRegistry
+from control_plane.engine.rows import Grip
+from control_plane.engine.shards import ShardHolder
+from control_plane.engine.timing import Timing
+from control_plane.engine.transitions import Next, Then, advance, settle
+from control_plane.store import Store, StoreError, StoreUnavailable, Transaction
+
+__all__ = ["Reconciler"]
+
+_log = logging.getLogger("control_plane.engine.reconciler")
+_SWEEP_SECONDS = 1.0
+_SWEEP_LIMIT = 2_000
+
+
+class _Driven:
+    """A workflow that is looked at now."""
+
+    __slots__ = ("again", "code", "executing", "hinted")
+
+    def __init__(self) -> None:
+        self.again = False
+        """A hint came meanwhile."""
+        self.hinted = False
+        self.executing: tuple[int, int] | None = None
+        self.code: asyncio.Task[None] | None = None
+        """The task in which the step's code runs, so that an abort or a deadline can end it."""
+
+
+class Reconciler:
+    """One worker's part of the engine. `run` until cancelled."""
+
+    def __init__(
+        self,
+        store: Store,
+        registry: StepRegistry,
+        *,
+        worker: str,
+        timing: Timing | None = None,
+        lease_ms: int | None = None,
+    ) -> None:
+        self._store = store
+        self._timing = timing or Timing()
+        self.shards = ShardHolder(store, worker, self._gained, **({} if lease_ms is None else {"lease_ms": lease_ms}))
+        self._runner = CodeRunner(store, registry, self._timing)
+        self._driven: dict[str, _Driven] = {}
+        self._shard_of: dict[str, int] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._interrupted: dict[str, int] = {}
+        """Workflows, with their shards, that were left in the middle, as when the database was away: a step may be
+        marked as running that nobody executes, and its row is not due for long."""
+        self._due_now = asyncio.Event()
+        self._more_due = False
+        """The last sweep saw only a part of what is due."""
+
+    async def run(self) -> None:
+        """Leases, hints and the sweep, for ever. Cancelled, it stops where it is: the rows say where to go on."""
+        stop_listening = self._store.listen(WORKFLOWS_CHANNEL, self.hint)
+        leases = asyncio.create_task(self.shards.run(), name="shard leases")
+        try:
+            while True:
+                await self._sweep()
+                if leases.done():
+                    leases.result()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_SWEEP_SECONDS):
+                        await self._due_now.wait()
+                self._due_now.clear()
+        finally:
+            stop_listening()
+            for task in (*self._tasks, leases):
+                task.cancel()
+            await asyncio.gather(*self._tasks, leases, return_exceptions=True)
+
+    def hint(self, workflow_id: str) -> None:
+        """Something happened to this workflow; an empty id says that hints may have been missed."""
+        driven = self._driven.get(workflow_id)
+        if driven is not None:
+            driven.again = driven.hinted = True
+            if driven.executing is not None:
+                self._spawn(self._look_beside(workflow_id, driven))
+        elif workflow_id in self._shard_of:
+            self._drive_soon(workflow_id, self._shard_of[workflow_id], hinted=True)
+        else:
+            self._due_now.set()
+
+    def _gained(self, _shard: int) -> None:
+        self._due_now.set()
+
+    async def _sweep(self) -> None:
+        shards = self.shards.shards
+        if not shards:
+            return
+        try:
+            due = await self._store.read(_due, shards, _SWEEP_LIMIT)
+        except StoreError as error:
+            _log.warning("due workflows could not be read: %s", error)
+            return
+        left, self._interrupted = self._interrupted, {}
+        for workflow_id, shard in [*left.items(), *due]:
+            driven = self._driven.get(workflow_id)
+            if driven is None:
+                self._drive_soon(workflow_id, shard)
+            elif driven.executing is not None:
+                self._spawn(self._look_beside(workflow_id, driven))
+        self._more_due = len(due) >= _SWEEP_LIMIT
+
+    def _drive_soon(self, workflow_id: str, shard: int, *, hinted: bool = False) -> None:
+        driven = self._driven[workflow_id] = _Driven()
+        driven.hinted = hinted
+        self._shard_of[workflow_id] = shard
+        self._spawn(self._drive(workflow_id, shard, driven))
+
+    async def _drive(self, workflow_id: str, shard: int, driven: _Driven) -> None:
+        """Transitions until there is nothing more to do now."""
+        finished = False
+        try:
+            while True:
+                grip = self.shards.grip(shard)
+                if grip is None:
+                    self._shard_of.pop(workflow_id, None)
+                    break
+                driven.again, hinted, driven.hinted = False, driven.hinted, False
+                look = await self._store.write(_advance, self._timing, workflow_id, grip, hinted)
+                if look.then is Then.RUN and look.step is not None and look.workflow is not None:
+                    await self._execute(look, grip, driven)
+                elif look.then is Then.OVER:
+                    self._shard_of.pop(workflow_id, None)
+                    break
+                elif look.then is Then.WAIT and not driven.again:
+                    self._wake_later(workflow_id, shard, look.wake_at, look.now)
+                    break
+            finished = True
+        except StoreUnavailable as error:
+            _log.warning("workflow %s waits for the database: %s", workflow_id, error)
+        finally:
+            self._driven.pop(workflow_id, None)
+            if not finished:
+                self._interrupted[workflow_id] = shard
+            if driven.again or (self._more_due and len(self._driven) < _SWEEP_LIMIT // 2):
+                self._due_now.set()
+
+    async def _execute(self, look: Next, grip: Grip, driven: _Driven) -> None:
+        """Runs the step's code and settles it; the settlement counts only if the step still runs in this attempt."""
+        step = look.step
+        assert step is not None
+        assert look.workflow is not None
+        driven.executing = (step.seq, step.attempt)
+        driven.code = asyncio.current_task()
+        try:
+            settlement = await self._runner.run(look.workflow, step, grip, look.now)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if driven.code is not None or task is None:
+                raise
+            # `_look_beside` ended the code: its step is over already.
+            task.uncancel()
+            return
+        finally:
+            driven.executing = driven.code = None
+        if not await self._store.write(settle, self._timing, step, grip, settlement):
+            _log.info("step %s of %s was over before its code came back", step.id, step.workflow_id)
+
+    async def _look_beside(self, workflow_id: str, driven: _Driven) -> None:
+        """While a step's code runs: an abort, or its deadline, ends the step and then the code."""
+        executing, shard = driven.executing, self._shard_of.get(workflow_id)
+        grip = None if shard is None else self.shards.grip(shard)
+        if executing is None or grip is None:
+            return
+        try:
+            look = await self._store.write(_advance_beside, self._timing, workflow_id, grip, executing)
+        except StoreError as error:
+            _log.warning("workflow %s could not be looked at: %s", workflow_id, error)
+            return
+        runs_on = look.then is Then.WAIT and look.step is None
+        if not runs_on and driven.executing == executing and driven.code is not None:
+            code, driven.code = driven.code, None
+            code.cancel()
+
+    def _wake_later(self, workflow_id: str, shard: int, wake_at: int | None, now: int) -> None:
+        """A look that is due before the sweep would come to it; the sweep is the truth all the same."""
+        if wake_at is None:
+            return
+        seconds = (wake_at - now) / 1_000
+        if seconds <= _SWEEP_SECONDS:
+            asyncio.get_running_loop().call_later(max(0.0, seconds), self._wake, workflow_id, shard)
+
+    def _wake(self, workflow_id: str, shard: int) -> None:
+        if workflow_id not in self._driven:
+            self._drive_soon(workflow_id, shard)
+
+    def _spawn(self, work: object) -> None:
+        task: asyncio.Task[None] = asyncio.create_task(work)  # type: ignore[arg-type]
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("a workflow could not be driven", exc_info=task.exception())
+
+
+def _advance(tx: Transaction, timing: Timing, workflow_id: str, grip: Grip, hinted: bool) -> Next:
+    return advance(tx, timing, workflow_id, grip, hinted=hinted)
+
+
+def _advance_beside(
+    tx: Transaction, timing: Timing, workflow_id: str, grip: Grip, executing: tuple[int, int]
+) -> Next:
+    return advance(tx, timing, workflow_id, grip, executing=executing)
+
+
+def _due(tx: Transaction, shards: list[int], limit: int) -> list[tuple[str, int]]:
+    rows = tx.all(
+        "SELECT id, shard FROM workflows WHERE shard IN EACH(:shards) AND wake_at <= :now "
+        "ORDER BY wake_at LIMIT :limit",
+        {"shards": shards, "now": tx.now(), "limit": limit},
+    )
+    return [(row[0], row[1]) for row in rows]

@@ -1,0 +1,170 @@
+"""Shards: which worker drives which workflows, with a lease and a fence.
+
+Each workflow belongs to one of a fixed number of shards. A worker holds a shard by a lease that it renews; when it
+dies the lease runs out, another worker takes the shard and makes its fence one greater. Every transition checks
+worker and fence in its own transaction, so a worker that lost a shard, and does not know it yet, changes nothing.
+
+Time is the database's own. A worker that cannot renew stops driving before its lease runs out there.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+
+from control_plane.engine.rows import Grip
+from control_plane.engine.timing import SHARDS
+from control_plane.store import Store, StoreError, Transaction
+
+__all__ = ["LEASE_MS", "ShardHolder", "take_shards"]
+
+_log = logging.getLogger("control_plane.engine.shards")
+LEASE_MS = 15_000
+_RENEW_SECONDS = LEASE_MS / 1_000 / 3
+_SCAN_SECONDS = 1.0
+"""How often free shards are looked for: with the lease, what a take-over takes at most."""
+
+
+class ShardHolder:
+    """The shards that this worker holds. `grip(shard)` is good until the lease's time is over by our own clock."""
+
+    def __init__(self, store: Store, worker: str, on_gain: Callable[[int], None], lease_ms: int = LEASE_MS) -> None:
+        self._store = store
+        self._worker = worker
+        self._on_gain = on_gain
+        self._lease_ms = lease_ms
+        self._held: dict[int, int] = {}
+        self._good_until = 0.0
+
+    @property
+    def shards(self) -> list[int]:
+        """Held shards; none once the lease could not be renewed in time."""
+        return list(self._held) if self._fresh else []
+
+    def grip(self, shard: int) -> Grip | None:
+        """The hold on a shard, or None when this worker does not have it."""
+        fence = self._held.get(shard)
+        return Grip(self._worker, fence) if fence is not None and self._fresh else None
+
+    async def run(self) -> None:
+        """Takes, renews and shares out, for ever; gives everything back when it is cancelled."""
+        loop = asyncio.get_running_loop()
+        renewed = float("-inf")
+        try:
+            while True:
+                begun = loop.time()
+                try:
+                    if renewed < 0:
+                        held = await self._store.write(take_anew, self._worker, self._lease_ms)
+                    else:
+                        due = begun - renewed >= self._lease_ms / 3_000
+                        held = await self._store.write(take_shards, self._worker, self._lease_ms, due)
+                except StoreError as error:
+                    _log.warning("the leases could not be renewed: %s", error)
+                else:
+                    if begun - renewed >= self._lease_ms / 3_000:
+                        renewed = begun
+                    # From before the write was asked for: our lease can only end later than that in the database.
+                    self._good_until = renewed + self._lease_ms / 1_000
+                    self._note(held)
+                await asyncio.sleep(min(_SCAN_SECONDS, self._lease_ms / 3_000))
+        finally:
+            with contextlib.suppress(StoreError):
+                await self._store.write(give_back, self._worker)
+
+    def _note(self, held: dict[int, int]) -> None:
+        gained = [shard for shard, fence in held.items() if self._held.get(shard) != fence]
+        self._held = held
+        for shard in gained:
+            self._on_gain(shard)
+
+    @property
+    def _fresh(self) -> bool:
+        return asyncio.get_running_loop().time() < self._good_until
+
+
+def take_anew(tx: Transaction, worker: str, lease_ms: int) -> dict[int, int]:
+    """At a worker's start: what an earlier process of its name still holds is taken under a new fence, and the code
+    that it was executing is executed anew."""
+    give_back(tx, worker)
+    return take_shards(tx, worker, lease_ms, renew=True)
+
+
+def take_shards(tx: Transaction, worker: str, lease_ms: int, renew: bool) -> dict[int, int]:
+    """Renews this worker's leases, takes free shards up to its fair share, gives up what is beyond it.
+
+    Returns shard → fence of what it holds now.
+    """
+    now = tx.now()
+    if renew:
+        tx.run(
+            "INSERT INTO workers (name, seen_at) VALUES (:name, :now) "
+            "ON CONFLICT (name) DO UPDATE SET seen_at = excluded.seen_at",
+            {"name": worker, "now": now},
+        )
+        tx.run(
+            "UPDATE shards SET expires_at = :until WHERE worker = :worker AND expires_at > :now",
+            {"worker": worker, "until": now + lease_ms, "now": now},
+        )
+        _make_shards(tx)
+    alive = tx.one("SELECT COUNT(*) FROM workers WHERE seen_at > :since", {"since": now - lease_ms})
+    share = -(-SHARDS // max(1, alive[0] if alive else 1))
+    held = _held_by(tx, worker, now)
+    if len(held) > share:
+        beyond = sorted(held)[share:]
+        tx.run(
+            "UPDATE shards SET expires_at = 0 WHERE worker = :worker AND shard IN EACH(:shards)",
+            {"worker": worker, "shards": beyond},
+        )
+        return {shard: fence for shard, fence in held.items() if shard not in beyond}
+    if len(held) < share:
+        free = tx.all(
+            "SELECT shard FROM shards WHERE expires_at <= :now ORDER BY shard LIMIT :limit FOR UPDATE SKIP LOCKED",
+            {"now": now, "limit": share - len(held)},
+        )
+        if free:
+            tx.run(
+                "UPDATE shards SET worker = :worker, fence = fence + 1, expires_at = :until "
+                "WHERE shard IN EACH(:shards)",
+                {"worker": worker, "until": now + lease_ms, "shards": [row[0] for row in free]},
+            )
+            _wake_running(tx, [row[0] for row in free])
+            return _held_by(tx, worker, now)
+    return held
+
+
+def give_back(tx: Transaction, worker: str) -> None:
+    """A worker that stops in good order: others may take over at once."""
+    tx.run("UPDATE shards SET expires_at = 0 WHERE worker = :worker", {"worker": worker})
+    tx.run("DELETE FROM workers WHERE name = :worker", {"worker": worker})
+
+
+def _wake_running(tx: Transaction, shards: list[int]) -> None:
+    """Code that the former holder was executing is executed anew at once, not when its time is over."""
+    tx.run(
+        """
+        UPDATE workflows SET wake_at = :now WHERE shard IN EACH(:shards) AND wake_at > :now AND EXISTS (
+            SELECT 1 FROM workflow_steps WHERE workflow_steps.workflow_id = workflows.id
+                AND workflow_steps.seq = workflows.step_seq AND workflow_steps.state = 'running'
+        )
+        """,
+        {"shards": shards, "now": tx.now()},
+    )
+
+
+def _held_by(tx: Transaction, worker: str, now: int) -> dict[int, int]:
+    rows = tx.all(
+        "SELECT shard, fence FROM shards WHERE worker = :worker AND expires_at > :now", {"worker": worker, "now": now}
+    )
+    return {row[0]: row[1] for row in rows}
+
+
+def _make_shards(tx: Transaction) -> None:
+    count = tx.one("SELECT COUNT(*) FROM shards")
+    if count is not None and count[0] < SHARDS:
+        for shard in range(SHARDS):
+            tx.run(
+                "INSERT INTO shards (shard, worker, fence, expires_at) VALUES (:shard, NULL, 0, 0) "
+                "ON CONFLICT DO NOTHING",
+                {"shard": shard},
+            )
