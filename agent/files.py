@@ -5,7 +5,7 @@ import os
 import tempfile
 from pathlib import Path
 
-__all__ = ["make_private_folder", "replace_link", "sync_folder", "write_durably"]
+__all__ = ["give_to_owner_of", "make_private_folder", "replace_link", "sync_folder", "write_durably"]
 
 
 def write_durably(path: Path, data: bytes, mode: int = 0o600, *, durable: bool = True) -> None:
@@ -18,7 +18,7 @@ def write_durably(path: Path, data: bytes, mode: int = 0o600, *, durable: bool =
     try:
         with os.fdopen(handle, "wb") as file:
             os.fchmod(file.fileno(), mode)
-            _give_to_owner_of(path.parent, file.fileno())
+            give_to_owner_of(path.parent, file.fileno())
             file.write(data)
             if durable:
                 file.flush()
@@ -63,7 +63,8 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _give_to_owner_of(folder: Path, handle: int) -> None:
+def give_to_owner_of(folder: Path, handle: int) -> None:
+    """A file that root made for another user's folder becomes that user's, so that the daemon can use it."""
     if os.geteuid() == 0:
         owner = folder.stat()
         os.fchown(handle, owner.st_uid, owner.st_gid)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import msgspec
 
-from agent.clock import KernelClock
 from agent.config import Config
 from agent.errors import AgentError, IdentityError
 from agent.files import write_durably
@@ -69,6 +68,8 @@ def only_one(state: Path) -> Iterator[None]:
             raise AgentError(
                 f"another agent runs on {state} already: stop it first, or give this one a state_dir of its own"
             ) from None
+        # What an earlier process left must not be taken for this one's word.
+        (state / _SNAPSHOT).unlink(missing_ok=True)
         yield
     finally:
         os.close(handle)
@@ -132,8 +133,7 @@ def _is_running(state: Path) -> bool:
 
 def _snapshot(state: Path) -> Snapshot | None:
     with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
-        found = msgspec.json.decode((state / _SNAPSHOT).read_bytes(), type=Snapshot)
-        return found if found.boot_id == KernelClock().boot_id else None
+        return msgspec.json.decode((state / _SNAPSHOT).read_bytes(), type=Snapshot)
     return None
 
 

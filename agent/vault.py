@@ -24,7 +24,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from agent.errors import VaultError
-from agent.files import write_durably
+from agent.files import give_to_owner_of, write_durably
 from protocol.errors import ErrorCode, OperationError
 from protocol.secret import Secret
 
@@ -240,6 +240,7 @@ class Vault:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+            give_to_owner_of(self._path.parent, handle)
         except OSError as error:
             raise VaultError(
                 f"the folder of the vault {self._path} cannot be written ({error.strerror}): "

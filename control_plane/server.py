@@ -350,14 +350,21 @@ async def _beat(seconds: float) -> None:
 
 @contextlib.contextmanager
 def _signals(stopping: asyncio.Event) -> Iterator[None]:
+    """SIGTERM and SIGINT stop. SIGHUP, which a terminal sends when it is closed, is only logged: settings are read at
+    the start alone."""
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+    handlers = {signal.SIGTERM: stopping.set, signal.SIGINT: stopping.set, signal.SIGHUP: _hung_up}
+    for number, handler in handlers.items():
+        loop.add_signal_handler(number, handler)
     try:
         yield
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in handlers:
             loop.remove_signal_handler(number)
+
+
+def _hung_up() -> None:
+    _log.warning("SIGHUP changes nothing here: settings are read when the control plane starts")
 
 
 @contextlib.asynccontextmanager

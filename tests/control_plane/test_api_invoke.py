@@ -120,8 +120,20 @@ async def test_the_same_key_gives_the_same_command_and_its_end(api: Api) -> None
     second = await api.ok("drivers.invoke", request)
     assert second == first
     assert api.links.sent == []
-    unlike = await api.ok("drivers.invoke", {**request, "operation": "boot.getBoot"})
-    assert unlike["id"] == first["id"]
+
+
+@pytest.mark.parametrize(
+    "other", [{"operation": "boot.getBoot"}, {"operation": "power.setPower", "args": {"action": "off"}}]
+)
+async def test_a_key_that_stands_for_another_request_is_a_conflict_and_not_its_success(
+    api: Api, other: dict[str, object]
+) -> None:
+    await api.lab()
+    request = {**READ, "key": "nightly/7"}
+    first = await invoke(api, request)
+    answer = await api.call("drivers.invoke", {**request, **other})
+    assert (answer.status, answer.code) == (409, "CONFLICT")
+    assert first["id"] in answer.message
 
 
 async def test_many_requests_of_one_key_at_once_are_one_command(api: Api) -> None:

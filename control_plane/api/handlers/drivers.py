@@ -42,6 +42,7 @@ async def invoke(call: Call, request: Invoke) -> CommandView:
     with services.waiters.watch(command_id) as watch:
         row, fresh = await services.store.write(_enqueue, call, request, command_id)
         if not fresh:
+            _require_the_same(row, request)
             return await commands.wait(call, row, request.wait_ms)
         services.waiters.seen(row)
         if row.sent_session is not None:
@@ -50,6 +51,16 @@ async def invoke(call: Call, request: Invoke) -> CommandView:
     if ended is not None:
         return commands.view(ended)
     return await commands.wait(call, row, 0) if request.wait_ms else commands.view(row)
+
+
+def _require_the_same(row: CommandRow, request: Invoke) -> None:
+    """A key stands for one request: another one under it must not be answered with the first one's success."""
+    asked = {**row.payload, "args": request.args}
+    if f"{row.payload.get('concern')}.{row.payload.get('operation')}" != request.operation or asked != row.payload:
+        raise RequestError(
+            RequestCode.CONFLICT,
+            f"the key {row.key!r} was used before for another request ({row.id}): use a new key for this one",
+        )
 
 
 def _enqueue(tx: Transaction, call: Call, request: Invoke, command_id: str) -> tuple[CommandRow, bool]:
