@@ -143,11 +143,7 @@ class Bmcs:
         invoke = msgspec.convert(payload, DriverInvoke)
         target = self.target(invoke)
         async with self.drivers.turn(target, invoke.operation_id, invoke.args) as turn:
-            try:
-                yield _Invocation(self.drivers, invoke, target, turn)
-            finally:
-                # A crash after the failure was told must not lead to one more login, nor to another first use.
-                await self._memory.saved()
+            yield _Invocation(self.drivers, self._memory, invoke, target, turn)
 
     def target(self, invoke: DriverInvoke) -> Target:
         """The BMC with its password out of the vault. Raises OperationError INVALID_ARGUMENT."""
@@ -194,18 +190,23 @@ class Bmcs:
 class _Invocation:
     """One operation whose turn has come."""
 
-    def __init__(self, drivers: Drivers, invoke: DriverInvoke, target: Target, turn: Turn) -> None:
+    def __init__(self, drivers: Drivers, memory: BmcMemory, invoke: DriverInvoke, target: Target, turn: Turn) -> None:
         self._drivers = drivers
+        self._memory = memory
         self._invoke = invoke
         self._target = target
         self._turn = turn
 
     async def run(self, timeout: float, progress: ProgressListener) -> Answer:
         operation = find(self._invoke.operation_id)
-        with self._in_the_log():
-            reply = await self._turn.run(
-                self._invoke.args, timeout=min(timeout, operation.timeout), progress=progress
-            )
+        try:
+            with self._in_the_log():
+                reply = await self._turn.run(
+                    self._invoke.args, timeout=min(timeout, operation.timeout), progress=progress
+                )
+        finally:
+            # Before anybody hears of it: a crash after that must not lead to one more login, nor another first use.
+            await self._memory.saved()
         return Answer(reply.result, reply.observed)
 
     async def observe(self, timeout: float) -> Ending:
