@@ -3,9 +3,10 @@
 import asyncio
 import json
 import os
+import signal
 import stat
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -155,7 +156,7 @@ def operations_command(concern: str | None, as_json: bool) -> None:
 def _run(operation: str, assignments: Iterable[str], access: Access, as_json: bool) -> None:
     row, arguments, target, timeout = _prepared(operation, assignments, access)
     try:
-        reply = asyncio.run(_ask(target, row, arguments, timeout))
+        reply = asyncio.run(_interruptible(_ask(target, row, arguments, timeout)))
     except KeyboardInterrupt:
         if row.changes:
             click.echo(f"interrupted: {row.id} may have happened; read the machine's state first", err=True)
@@ -166,6 +167,31 @@ def _run(operation: str, assignments: Iterable[str], access: Access, as_json: bo
     _show(sections(reply.result))
     for name, value in reply.observed.items():
         click.echo(f"{name}: {printable(value)}", err=True)
+
+
+async def _interruptible(work: Coroutine[Any, Any, Reply]) -> Reply:
+    """Raises KeyboardInterrupt on SIGINT, at once.
+
+    asyncio's own handling can miss a signal that comes just before the loop goes to sleep, until it wakes for another
+    reason; a handler of the loop's own wakes it.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
+    interrupted = False
+
+    def interrupt() -> None:
+        nonlocal interrupted
+        interrupted = True
+        task.cancel()
+
+    loop.add_signal_handler(signal.SIGINT, interrupt)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if interrupted:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
 
 
 async def _ask(target: Target, row: Operation, arguments: dict[str, object], timeout: float | None) -> Reply:
