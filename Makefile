@@ -16,7 +16,7 @@ demo: .venv/.installed .peers/.installed ## a control plane, a site agent and a 
 test: .venv/.installed .peers/.installed ## everything that must pass: lint, types, and all tests
 	@$(SETUP)/debian-packages.sh test
 	@$(MAKE) --no-print-directory lint
-	@$(BIN)/pytest -q --numprocesses 2 --dist loadfile $(PYTEST)
+	@PYTHONHASHSEED=0 $(BIN)/pytest -q --numprocesses 2 --dist loadfile $(PYTEST)
 
 check: .venv/.installed ## format, lint, types and the fast tests
 	@$(BIN)/ruff format .
