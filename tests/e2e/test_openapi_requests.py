@@ -21,7 +21,7 @@ CASES = int(os.environ.get("RACKWRIGHT_OPENAPI_CASES", "20"))
 @pytest.mark.timeout(600)
 def test_no_request_that_the_document_allows_or_forbids_makes_the_server_fail(tmp_path: Path) -> None:
     if not PROGRAM.exists():
-        pytest.skip(f"{PROGRAM} is absent: install the 'peers' dependency group into .peers to run it")
+        pytest.skip(f"{PROGRAM} is absent: install schemathesis into .peers to run it")
     with RunningControlPlane(tmp_path / "state") as plane:
         with Client(plane.url, plane.token()) as client:
             client.sites.create(name="lab")

@@ -19,7 +19,7 @@ READY_SECONDS = 30.0
 async def emulator(tmp_path: Path) -> AsyncIterator[str]:
     """The address of an emulator with its fake machines; skipped where sushy-tools is not installed."""
     if not EMULATOR.exists():
-        pytest.skip("sushy-tools is not installed: make peers installs it")
+        pytest.skip("sushy-tools is not installed: make test installs it into .peers")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
