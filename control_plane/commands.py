@@ -7,7 +7,7 @@ any crash or cut whether a command may be sent again.
 Reports may overtake each other; a command's state only ever moves forward (`protocol.commands.TRANSITIONS`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum
 
 import msgspec
@@ -36,6 +36,7 @@ __all__ = [
     "enqueue",
     "expire",
     "get_command",
+    "get_commands",
     "in_doubt",
     "list_commands",
     "mark_sent",
@@ -121,6 +122,11 @@ def get_command(tx: Transaction, tenant_id: str, command_id: str, *, lock: bool 
         {"id": command_id, "tenant_id": tenant_id},
         into=CommandRow,
     )
+
+
+def get_commands(tx: Transaction, command_ids: Sequence[str]) -> list[CommandRow]:
+    """Those of the commands that are there, whichever tenant's."""
+    return tx.all(f"SELECT {_COLUMNS} FROM commands WHERE id IN EACH(:ids)", {"ids": command_ids}, into=CommandRow)
 
 
 def list_commands(

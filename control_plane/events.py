@@ -4,11 +4,14 @@
 order than their numbers; `read_from` therefore holds the youngest events back for a moment.
 """
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from control_plane.records import ALL_TENANTS, EventRow, columns
 from control_plane.store import Transaction, json_text
 from protocol.ids import new_id
 
-__all__ = ["EVENTS_CHANNEL", "newest", "publish", "read_from"]
+__all__ = ["EVENTS_CHANNEL", "NewEvent", "newest", "publish", "publish_all", "read_from"]
 
 EVENTS_CHANNEL = "events"
 _SETTLE_MS = 1_000
@@ -18,6 +21,21 @@ _NO_HORIZON = 1 << 62
 _INSERT = """
 INSERT INTO events (id, tenant_id, at, subject, type, data) VALUES (:id, :tenant_id, :at, :subject, :type, :data)
 """
+_INSERT_ALL = """
+INSERT INTO events (id, tenant_id, at, subject, type, data)
+SELECT id, tenant_id, at, subject, type, data
+FROM ROWS(:rows AS new (id TEXT, tenant_id TEXT, at BIGINT, subject TEXT, type TEXT, data TEXT))
+ORDER BY id
+"""
+
+
+class NewEvent(NamedTuple):
+    """An event that is to be published; `data` holds no secret."""
+
+    tenant_id: str
+    subject: str
+    type: str
+    data: dict[str, object]
 
 
 def publish(tx: Transaction, tenant_id: str, subject: str, kind: str, data: dict[str, object]) -> None:
@@ -33,6 +51,16 @@ def publish(tx: Transaction, tenant_id: str, subject: str, kind: str, data: dict
             "data": json_text(data),
         },
     )
+    tx.notify(EVENTS_CHANNEL)
+
+
+def publish_all(tx: Transaction, events: Sequence[NewEvent]) -> None:
+    """Adds events in their order, in one statement: ids of one process only grow."""
+    now = tx.now()
+    rows = [
+        (new_id("evt"), event.tenant_id, now, event.subject, event.type, json_text(event.data)) for event in events
+    ]
+    tx.run(_INSERT_ALL, {"rows": rows})
     tx.notify(EVENTS_CHANNEL)
 
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from control_plane.commands import cancel, enqueue, get_command
+from control_plane.commands import cancel, enqueue
 from control_plane.engine.records import StepError, StepRow, WorkflowRow
 from control_plane.engine.states import RunsOn
 from control_plane.nodes import target_of
@@ -21,7 +21,6 @@ __all__ = [
     "cancel_commands",
     "command_end",
     "command_key",
-    "command_of",
     "error_of",
     "find_command",
     "send_command",
@@ -149,11 +148,6 @@ def find_command(tx: Transaction, workflow: WorkflowRow, node_id: str, key: str)
         {"tenant": workflow.tenant_id, "node": node_id, "key": key},
         into=CommandRow,
     )
-
-
-def command_of(tx: Transaction, workflow: WorkflowRow, step: StepRow) -> CommandRow | None:
-    """The step's command; None when retention has removed it."""
-    return get_command(tx, workflow.tenant_id, step.command_id or "")
 
 
 def command_end(command: CommandRow) -> tuple[Failure | None, dict[str, object] | None]:

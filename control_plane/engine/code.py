@@ -19,10 +19,11 @@ from control_plane.engine.context import DriverError, StepContext, StepFailed, S
 from control_plane.engine.records import StepError, StepRow, WorkflowRow
 from control_plane.engine.registry import StepRegistry
 from control_plane.engine.rejoining import present_boot
-from control_plane.engine.rows import Grip, load_running, lock_held, save_step
+from control_plane.engine.rows import Grip
 from control_plane.engine.states import RunsOn
 from control_plane.engine.timing import Timing
-from control_plane.engine.transitions import Settlement, late_words
+from control_plane.engine.transitions import Settlement, late_words, running_still
+from control_plane.engine.work import Work
 from control_plane.records import CommandRow
 from control_plane.store import Store, StoreError, Transaction
 from protocol.commands import SELF_TERMINATING, TERMINAL, CommandKind, CommandState, payload_faults
@@ -118,8 +119,9 @@ def _find_or_send(
     timeout_ms: int | None,
 ) -> CommandRow | NoAgent | None:
     """The command of this attempt and key, sent now if it never was. None when the attempt is not this worker's."""
-    workflow = lock_held(tx, step.workflow_id, grip)
-    present = None if workflow is None else load_running(tx, workflow, step)
+    work = Work(tx)
+    workflow = work.hold([(step.workflow_id, grip)]).get(step.workflow_id)
+    present = None if workflow is None else running_still(work, workflow, step)
     if workflow is None or present is None:
         return None
     full_key = f"wf:{workflow.id}:{step.id}#{step.attempt}" + (f":{key}" if key else "")
@@ -138,7 +140,8 @@ def _find_or_send(
         return nobody
     sent = send_command(tx, workflow, command, node_id=node_id, agent_id=agent_id, key=full_key, deadline=deadline)
     if present.spec.await_rejoin and command.kind in SELF_TERMINATING and node_id == workflow.node_id:
-        save_step(tx, replace(present, command_id=sent.id, rejoin=present_boot(tx, node_id)))
+        work.save_step(replace(present, command_id=sent.id, rejoin=present_boot(tx, node_id)))
+        work.flush()
     return sent
 
 

@@ -2,33 +2,32 @@
 
 from control_plane.engine.records import StepError, StepRow, WorkflowError, WorkflowRow
 from control_plane.engine.tally import TALLY
-from control_plane.events import publish
-from control_plane.store import Transaction
+from control_plane.engine.work import Work
 
 __all__ = ["step_event", "workflow_event"]
 
 
 def workflow_event(
-    tx: Transaction, workflow: WorkflowRow, name: str, *, error: WorkflowError | None = None, **more: object
+    work: Work, workflow: WorkflowRow, name: str, *, error: WorkflowError | None = None, **more: object
 ) -> None:
     """`workflow.<name>`: created, started, paused, resumed, retried, succeeded, failed or cancelled."""
     data: dict[str, object] = _facts(workflow)
     if error is not None:
         data["error"] = error
-    publish(tx, workflow.tenant_id, f"workflow/{workflow.id}", f"workflow.{name}", data | more)
-    tx.after_commit(TALLY.workflow(name))
+    work.publish(workflow.tenant_id, f"workflow/{workflow.id}", f"workflow.{name}", data | more)
+    work.tx.after_commit(TALLY.workflow(name))
 
 
 def step_event(
-    tx: Transaction, workflow: WorkflowRow, step: StepRow, name: str, *, error: StepError | None = None
+    work: Work, workflow: WorkflowRow, step: StepRow, name: str, *, error: StepError | None = None
 ) -> None:
     """`workflow.step.<name>`: started, succeeded, failed, retrying or skipped."""
     data: dict[str, object] = _facts(workflow)
     data |= {"stepId": step.id, "action": step.action, "phase": step.phase, "attempt": step.attempt}
     if error is not None:
         data["error"] = error
-    publish(tx, workflow.tenant_id, f"workflow/{workflow.id}", f"workflow.step.{name}", data)
-    tx.after_commit(TALLY.step(name))
+    work.publish(workflow.tenant_id, f"workflow/{workflow.id}", f"workflow.step.{name}", data)
+    work.tx.after_commit(TALLY.step(name))
 
 
 def _facts(workflow: WorkflowRow) -> dict[str, object]:

@@ -4,80 +4,82 @@ import msgspec
 
 from control_plane.engine import outbox
 from control_plane.engine.records import StepError, StepRow, WorkflowError, WorkflowRow
-from control_plane.engine.rows import change_pending, save_step, save_workflow
+from control_plane.engine.rows import change_pending
 from control_plane.engine.states import Ending, Phase, StepState, WorkflowState
-from control_plane.store import Transaction, json_text
+from control_plane.engine.work import Work
+from control_plane.store import json_text
 
 __all__ = ["cancel_step", "close_main", "fail_attempt", "finish", "skip", "succeed"]
 
 replace = msgspec.structs.replace
 
 
-def succeed(tx: Transaction, workflow: WorkflowRow, step: StepRow, result: dict[str, object] | None) -> None:
+def succeed(work: Work, workflow: WorkflowRow, step: StepRow, result: dict[str, object] | None) -> None:
     """The step is done; the next one is due at once."""
-    done = save_step(
-        tx,
-        replace(step, state=StepState.SUCCEEDED, result=result or {}, error=None, wake_at=None, finished_at=tx.now()),
+    done = work.save_step(
+        replace(
+            step, state=StepState.SUCCEEDED, result=result or {}, error=None, wake_at=None, finished_at=work.now()
+        ),
     )
-    outbox.step_event(tx, workflow, done, "succeeded")
-    save_workflow(tx, _free(tx, workflow))
+    outbox.step_event(work, workflow, done, "succeeded")
+    work.save_workflow(_free(work, workflow))
 
 
-def skip(tx: Transaction, workflow: WorkflowRow, step: StepRow) -> None:
+def skip(work: Work, workflow: WorkflowRow, step: StepRow) -> None:
     """The step is not to run: its `when` is false, or it is not owed."""
-    skipped = save_step(tx, replace(step, state=StepState.SKIPPED, finished_at=tx.now()))
-    outbox.step_event(tx, workflow, skipped, "skipped")
-    save_workflow(tx, _free(tx, workflow))
+    skipped = work.save_step(replace(step, state=StepState.SKIPPED, finished_at=work.now()))
+    outbox.step_event(work, workflow, skipped, "skipped")
+    work.save_workflow(_free(work, workflow))
 
 
-def cancel_step(tx: Transaction, workflow: WorkflowRow, step: StepRow) -> None:
+def cancel_step(work: Work, workflow: WorkflowRow, step: StepRow) -> None:
     """The step in flight was stopped by an abort."""
-    save_step(tx, replace(step, state=StepState.CANCELLED, wake_at=None, finished_at=tx.now()))
-    save_workflow(tx, _free(tx, workflow))
+    work.save_step(replace(step, state=StepState.CANCELLED, wake_at=None, finished_at=work.now()))
+    work.save_workflow(_free(work, workflow))
 
 
-def close_main(tx: Transaction, workflow: WorkflowRow) -> None:
+def close_main(work: Work, workflow: WorkflowRow) -> None:
     """Main is over and no on-failure row is owed."""
-    for row in change_pending(tx, workflow.id, Phase.ON_FAILURE, StepState.SKIPPED):
-        outbox.step_event(tx, workflow, row, "skipped")
-    save_workflow(tx, _free(tx, workflow))
+    for row in change_pending(work.direct(), workflow.id, Phase.ON_FAILURE, StepState.SKIPPED):
+        outbox.step_event(work, workflow, row, "skipped")
+    work.save_workflow(_free(work, workflow))
 
 
-def fail_attempt(tx: Transaction, workflow: WorkflowRow, step: StepRow, error: StepError) -> None:
+def fail_attempt(work: Work, workflow: WorkflowRow, step: StepRow, error: StepError) -> None:
     """An attempt failed: another one while retries are left, else the step's `onFailure` decides."""
     if step.attempt - step.first_attempt < step.spec.retries:
-        again = save_step(tx, next_attempt(step))
-        outbox.step_event(tx, workflow, again, "retrying", error=error)
-        save_workflow(tx, _free(tx, workflow))
+        again = work.save_step(next_attempt(step))
+        outbox.step_event(work, workflow, again, "retrying", error=error)
+        work.save_workflow(_free(work, workflow))
         return
-    failed = save_step(tx, replace(step, state=StepState.FAILED, error=error, wake_at=None, finished_at=tx.now()))
-    outbox.step_event(tx, workflow, failed, "failed", error=error)
+    failed = work.save_step(replace(step, state=StepState.FAILED, error=error, wake_at=None, finished_at=work.now()))
+    outbox.step_event(work, workflow, failed, "failed", error=error)
     if step.phase is Phase.MAIN and step.spec.on_failure != "continue":
-        workflow = _fail_main(tx, workflow, failed, error)
+        workflow = _fail_main(work, workflow, failed, error)
     elif step.phase is Phase.CLEANUP and step.spec.on_failure != "continue" and workflow.ending is None:
         # Everything that was asked is done, but what it left behind is not tidied up: that must not pass as success.
         workflow = replace(workflow, ending=Ending.FAILING, error=_workflow_error(failed, error))
-    save_workflow(tx, _free(tx, workflow))
+    work.save_workflow(_free(work, workflow))
 
 
-def finish(tx: Transaction, workflow: WorkflowRow) -> WorkflowRow:
+def finish(work: Work, workflow: WorkflowRow) -> WorkflowRow:
     """Every row has ended: the workflow gets its last state, and its owner is queued."""
     state = {
         None: WorkflowState.SUCCEEDED,
         Ending.FAILING: WorkflowState.FAILED,
         Ending.CANCELLING: WorkflowState.CANCELLED,
     }[workflow.ending]
-    return end(tx, replace(workflow, state=state))
+    return end(work, replace(workflow, state=state))
 
 
-def end(tx: Transaction, workflow: WorkflowRow) -> WorkflowRow:
+def end(work: Work, workflow: WorkflowRow) -> WorkflowRow:
     """Stores a last state with everything that belongs to it, in this one transaction."""
-    ended = save_workflow(
-        tx, replace(workflow, ending=None, step_seq=None, step_id=None, wake_at=None, finished_at=tx.now())
+    ended = work.save_workflow(
+        replace(workflow, ending=None, step_seq=None, step_id=None, wake_at=None, finished_at=work.now())
     )
-    outbox.workflow_event(tx, ended, ended.state.value, error=ended.error)
+    outbox.workflow_event(work, ended, ended.state.value, error=ended.error)
     if ended.owner is not None:
-        tx.run(
+        work.tx.run(
             "INSERT INTO owner_queue (kind, key, workflow_id, tenant_id, queued_at) "
             "VALUES (:kind, :key, :workflow_id, :tenant_id, :now)",
             {
@@ -85,12 +87,12 @@ def end(tx: Transaction, workflow: WorkflowRow) -> WorkflowRow:
                 "key": ended.node_id or ended.id,
                 "workflow_id": ended.id,
                 "tenant_id": ended.tenant_id,
-                "now": tx.now(),
+                "now": work.now(),
             },
         )
-        tx.notify(OWNERS_CHANNEL, ended.owner)
+        work.tx.notify(OWNERS_CHANNEL, ended.owner)
     if ended.state is WorkflowState.SUCCEEDED and ended.node_id is not None:
-        _invalidate_desired_state(tx, ended)
+        _invalidate_desired_state(work, ended)
     return ended
 
 
@@ -116,11 +118,11 @@ def next_attempt(step: StepRow) -> StepRow:
     )
 
 
-def _fail_main(tx: Transaction, workflow: WorkflowRow, step: StepRow, error: StepError) -> WorkflowRow:
+def _fail_main(work: Work, workflow: WorkflowRow, step: StepRow, error: StepError) -> WorkflowRow:
     """The rest of main is cancelled; of the on-failure rows only this step's own is owed."""
-    change_pending(tx, workflow.id, Phase.MAIN, StepState.CANCELLED)
-    for row in change_pending(tx, workflow.id, Phase.ON_FAILURE, StepState.SKIPPED, but_owned_by=step.seq):
-        outbox.step_event(tx, workflow, row, "skipped")
+    change_pending(work.direct(), workflow.id, Phase.MAIN, StepState.CANCELLED)
+    for row in change_pending(work.direct(), workflow.id, Phase.ON_FAILURE, StepState.SKIPPED, but_owned_by=step.seq):
+        outbox.step_event(work, workflow, row, "skipped")
     if workflow.ending is not None:
         return workflow
     return replace(workflow, ending=Ending.FAILING, error=_workflow_error(step, error))
@@ -135,28 +137,28 @@ def _workflow_error(step: StepRow, error: StepError) -> WorkflowError:
     )
 
 
-def _free(tx: Transaction, workflow: WorkflowRow) -> WorkflowRow:
+def _free(work: Work, workflow: WorkflowRow) -> WorkflowRow:
     """Nothing is in flight; the next look is due at once, or, of a paused workflow, when it is resumed."""
-    wake_at = None if workflow.state is WorkflowState.PAUSED else tx.now()
+    wake_at = None if workflow.state is WorkflowState.PAUSED else work.now()
     return replace(workflow, step_seq=None, step_id=None, wake_at=wake_at)
 
 
-def _invalidate_desired_state(tx: Transaction, workflow: WorkflowRow) -> None:
+def _invalidate_desired_state(work: Work, workflow: WorkflowRow) -> None:
     """The profile's host configuration becomes what the node's daemon is to have."""
-    document = tx.one("SELECT document FROM workflows WHERE id = :id", {"id": workflow.id})
+    document = work.tx.one("SELECT document FROM workflows WHERE id = :id", {"id": workflow.id})
     config = msgspec.json.decode(document[0], type=_WithHostConfig).host_config if document else None
     if config is None:
         return
-    tx.run(
+    work.tx.run(
         """
         INSERT INTO desired_states (node_id, tenant_id, generation, spec, invalidated_at, applied)
         VALUES (:node_id, :tenant_id, 1, :spec, :now, NULL)
         ON CONFLICT (node_id) DO UPDATE SET generation = desired_states.generation + 1, spec = excluded.spec,
             invalidated_at = excluded.invalidated_at
         """,
-        {"node_id": workflow.node_id, "tenant_id": workflow.tenant_id, "spec": json_text(config), "now": tx.now()},
+        {"node_id": workflow.node_id, "tenant_id": workflow.tenant_id, "spec": json_text(config), "now": work.now()},
     )
-    tx.notify(NODE_SPEC_CHANNEL, workflow.node_id or "")
+    work.tx.notify(NODE_SPEC_CHANNEL, workflow.node_id or "")
 
 
 class _WithHostConfig(msgspec.Struct, rename="camel"):

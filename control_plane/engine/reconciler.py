@@ -11,11 +11,12 @@ import logging
 
 from control_plane.commands import WORKFLOWS_CHANNEL
 from control_plane.engine.code import CodeRunner
+from control_plane.engine.desk import Desk
 from control_plane.engine.registry import StepRegistry
 from control_plane.engine.rows import Grip
 from control_plane.engine.shards import ShardHolder
 from control_plane.engine.timing import Timing
-from control_plane.engine.transitions import Next, Then, advance, settle
+from control_plane.engine.transitions import Look, Next, Settle, Then
 from control_plane.store import Store, StoreError, StoreUnavailable, Transaction
 
 __all__ = ["Reconciler"]
@@ -54,6 +55,7 @@ class Reconciler:
         self._store = store
         self._timing = timing or Timing()
         self.shards = ShardHolder(store, worker, self._gained, **({} if lease_ms is None else {"lease_ms": lease_ms}))
+        self._desk = Desk(store, self._timing)
         self._runner = CodeRunner(store, registry, self._timing)
         self._driven: dict[str, _Driven] = {}
         self._shard_of: dict[str, int] = {}
@@ -133,7 +135,7 @@ class Reconciler:
                     self._shard_of.pop(workflow_id, None)
                     break
                 driven.again, hinted, driven.hinted = False, driven.hinted, False
-                look = await self._store.write(_advance, self._timing, workflow_id, grip, hinted)
+                look = await self._desk.ask(Look(workflow_id, grip, hinted=hinted))
                 if look.then is Then.RUN and look.step is not None and look.workflow is not None:
                     await self._execute(look, grip, driven)
                 elif look.then is Then.OVER:
@@ -170,7 +172,7 @@ class Reconciler:
             return
         finally:
             driven.executing = driven.code = None
-        if not await self._store.write(settle, self._timing, step, grip, settlement):
+        if (await self._desk.ask(Settle(step, grip, settlement))).then is Then.OVER:
             _log.info("step %s of %s was over before its code came back", step.id, step.workflow_id)
 
     async def _look_beside(self, workflow_id: str, driven: _Driven) -> None:
@@ -180,7 +182,7 @@ class Reconciler:
         if executing is None or grip is None:
             return
         try:
-            look = await self._store.write(_advance_beside, self._timing, workflow_id, grip, executing)
+            look = await self._desk.ask(Look(workflow_id, grip, executing))
         except StoreError as error:
             _log.warning("workflow %s could not be looked at: %s", workflow_id, error)
             return
@@ -210,16 +212,6 @@ class Reconciler:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             _log.error("a workflow could not be driven", exc_info=task.exception())
-
-
-def _advance(tx: Transaction, timing: Timing, workflow_id: str, grip: Grip, hinted: bool) -> Next:
-    return advance(tx, timing, workflow_id, grip, hinted=hinted)
-
-
-def _advance_beside(
-    tx: Transaction, timing: Timing, workflow_id: str, grip: Grip, executing: tuple[int, int]
-) -> Next:
-    return advance(tx, timing, workflow_id, grip, executing=executing)
 
 
 def _due(tx: Transaction, shards: list[int], limit: int) -> list[tuple[str, int]]:

@@ -1,11 +1,10 @@
-"""Reading and writing the engine's rows. Statements are few and fixed, since they run thousands of times a second."""
+"""Reading and writing the engine's rows, many at once: each of the few statements serves a whole batch."""
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-import msgspec
-
 from control_plane.engine.records import StepRow, WorkflowRow
-from control_plane.engine.states import ACTIVE, Ending, Phase, StepState
+from control_plane.engine.states import StepState
 from control_plane.records import columns
 from control_plane.store import Transaction, json_text
 
@@ -14,38 +13,55 @@ __all__ = [
     "WORKFLOW_COLUMNS",
     "Grip",
     "change_pending",
-    "load_running",
     "load_step",
+    "load_steps",
+    "load_upcoming",
     "lock_held",
     "lock_workflow",
-    "next_pending",
-    "save_step",
-    "save_workflow",
+    "store_steps",
+    "store_workflows",
 ]
 
 WORKFLOW_COLUMNS = columns(WorkflowRow)
 STEP_COLUMNS = columns(StepRow)
+_STEPS_COLUMNS = columns(StepRow, "workflow_steps")
 
 _LOCK_HELD = f"""
-SELECT {columns(WorkflowRow, "workflows")} FROM workflows
-    JOIN shards ON shards.shard = workflows.shard AND shards.worker = :worker AND shards.fence = :fence
-WHERE workflows.id = :id FOR UPDATE OF workflows FOR SHARE OF shards
+SELECT {columns(WorkflowRow, "workflows")}
+FROM ROWS(:held AS held (id TEXT, worker TEXT, fence BIGINT))
+    JOIN workflows ON workflows.id = held.id
+    JOIN shards ON shards.shard = workflows.shard AND shards.worker = held.worker AND shards.fence = held.fence
+ORDER BY workflows.id FOR UPDATE OF workflows FOR KEY SHARE OF shards
 """
 _LOCK = f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE id = :id FOR UPDATE"
 _STEP = f"SELECT {STEP_COLUMNS} FROM workflow_steps WHERE workflow_id = :id AND seq = :seq"
-_NEXT = f"""
-SELECT {STEP_COLUMNS} FROM workflow_steps WHERE workflow_id = :id AND state = 'pending' ORDER BY seq LIMIT 1
+_STEPS = f"""
+SELECT {_STEPS_COLUMNS} FROM ROWS(:wanted AS wanted (id TEXT, seq BIGINT))
+    JOIN workflow_steps ON workflow_steps.workflow_id = wanted.id AND workflow_steps.seq = wanted.seq
 """
-_SAVE_WORKFLOW = """
-UPDATE workflows SET state = :state, ending = :ending, step_seq = :step_seq, step_id = :step_id, error = :error,
-    wake_at = :wake_at, started_at = :started_at, finished_at = :finished_at, updated_at = :updated_at
-WHERE id = :id
+_UPCOMING = f"""
+SELECT {_STEPS_COLUMNS} FROM ROWS(:wanted AS wanted (id TEXT))
+    JOIN workflow_steps ON workflow_steps.workflow_id = wanted.id AND workflow_steps.seq = (
+        SELECT MIN(later.seq) FROM workflow_steps AS later
+        WHERE later.workflow_id = wanted.id AND later.state = 'pending'
+    )
 """
-_SAVE_STEP = """
-UPDATE workflow_steps SET state = :state, attempt = :attempt, first_attempt = :first_attempt,
-    command_id = :command_id, deadline = :deadline, wake_at = :wake_at, rejoin = :rejoin, result = :result,
-    error = :error, started_at = :started_at, finished_at = :finished_at
-WHERE workflow_id = :workflow_id AND seq = :seq
+_STORE_WORKFLOWS = """
+UPDATE workflows SET state = new.state, ending = new.ending, step_seq = new.step_seq, step_id = new.step_id,
+    error = new.error, wake_at = new.wake_at, started_at = new.started_at, finished_at = new.finished_at,
+    updated_at = new.updated_at
+FROM ROWS(:rows AS new (id TEXT, state TEXT, ending TEXT, step_seq BIGINT, step_id TEXT, error TEXT, wake_at BIGINT,
+    started_at BIGINT, finished_at BIGINT, updated_at BIGINT))
+WHERE workflows.id = new.id
+"""
+_STORE_STEPS = """
+UPDATE workflow_steps SET state = new.state, attempt = new.attempt, first_attempt = new.first_attempt,
+    command_id = new.command_id, deadline = new.deadline, wake_at = new.wake_at, rejoin = new.rejoin,
+    result = new.result, error = new.error, started_at = new.started_at, finished_at = new.finished_at
+FROM ROWS(:rows AS new (workflow_id TEXT, seq BIGINT, state TEXT, attempt BIGINT, first_attempt BIGINT,
+    command_id TEXT, deadline BIGINT, wake_at BIGINT, rejoin TEXT, result TEXT, error TEXT, started_at BIGINT,
+    finished_at BIGINT))
+WHERE workflow_steps.workflow_id = new.workflow_id AND workflow_steps.seq = new.seq
 """
 
 
@@ -56,12 +72,14 @@ class Grip(NamedTuple):
     fence: int
 
 
-def lock_held(tx: Transaction, workflow_id: str, grip: Grip) -> WorkflowRow | None:
-    """The workflow, locked; None when it is gone or the worker does not hold its shard any more.
+def lock_held(tx: Transaction, held: Iterable[tuple[str, Grip]]) -> dict[str, WorkflowRow]:
+    """The workflows, locked, by id; without those that are gone or whose shard the worker does not hold any more.
 
-    The shard's row is held too: whoever takes the shard over waits for this transaction, and sees all of it.
+    They are locked in the order of their ids, so that two batches never wait for each other in a circle. The shards'
+    rows are held too: whoever takes a shard over waits for this transaction, and sees all of it.
     """
-    return tx.one(_LOCK_HELD, {"id": workflow_id, "worker": grip.worker, "fence": grip.fence}, into=WorkflowRow)
+    rows = [(workflow_id, grip.worker, grip.fence) for workflow_id, grip in held]
+    return {row.id: row for row in tx.all(_LOCK_HELD, {"held": rows}, into=WorkflowRow)}
 
 
 def lock_workflow(tx: Transaction, workflow_id: str) -> WorkflowRow | None:
@@ -76,64 +94,61 @@ def load_step(tx: Transaction, workflow_id: str, seq: int) -> StepRow:
     return step
 
 
-def load_running(tx: Transaction, workflow: WorkflowRow, step: StepRow) -> StepRow | None:
-    """The step as it is stored now, while its code may still do something: it runs in this very attempt, and nobody
-    has aborted its workflow since. None otherwise."""
-    if workflow.step_seq != step.seq or workflow.state not in ACTIVE:
-        return None
-    if workflow.ending is Ending.CANCELLING and step.phase is not Phase.CLEANUP:
-        return None
-    present = load_step(tx, workflow.id, step.seq)
-    return present if present.state is StepState.RUNNING and present.attempt == step.attempt else None
+def load_steps(tx: Transaction, wanted: Sequence[tuple[str, int]]) -> list[StepRow]:
+    """The steps of these (workflow id, seq)."""
+    return tx.all(_STEPS, {"wanted": wanted}, into=StepRow)
 
 
-def next_pending(tx: Transaction, workflow_id: str) -> StepRow | None:
-    """The next row in the order of the phases: rows are numbered main, on-failure, clean-up."""
-    return tx.one(_NEXT, {"id": workflow_id}, into=StepRow)
+def load_upcoming(tx: Transaction, workflow_ids: Iterable[str]) -> Mapping[str, StepRow]:
+    """The next row of each of the workflows that has one, in the order of the phases: rows are numbered main,
+    on-failure, clean-up."""
+    wanted = [(workflow_id,) for workflow_id in workflow_ids]
+    return {step.workflow_id: step for step in tx.all(_UPCOMING, {"wanted": wanted}, into=StepRow)}
 
 
-def save_workflow(tx: Transaction, workflow: WorkflowRow) -> WorkflowRow:
-    """Stores what can change of a workflow, and when it was."""
-    saved = msgspec.structs.replace(workflow, updated_at=tx.now())
-    tx.run(
-        _SAVE_WORKFLOW,
-        {
-            "id": saved.id,
-            "state": saved.state.value,
-            "ending": saved.ending.value if saved.ending else None,
-            "step_seq": saved.step_seq,
-            "step_id": saved.step_id,
-            "error": json_text(saved.error) if saved.error else None,
-            "wake_at": saved.wake_at,
-            "started_at": saved.started_at,
-            "finished_at": saved.finished_at,
-            "updated_at": saved.updated_at,
-        },
-    )
-    return saved
+def store_workflows(tx: Transaction, workflows: Iterable[WorkflowRow]) -> None:
+    """Stores what can change of workflows."""
+    rows = [
+        (
+            row.id,
+            row.state,
+            row.ending,
+            row.step_seq,
+            row.step_id,
+            json_text(row.error) if row.error else None,
+            row.wake_at,
+            row.started_at,
+            row.finished_at,
+            row.updated_at,
+        )
+        for row in workflows
+    ]
+    if rows:
+        tx.run(_STORE_WORKFLOWS, {"rows": rows})
 
 
-def save_step(tx: Transaction, step: StepRow) -> StepRow:
-    """Stores what can change of a step."""
-    tx.run(
-        _SAVE_STEP,
-        {
-            "workflow_id": step.workflow_id,
-            "seq": step.seq,
-            "state": step.state.value,
-            "attempt": step.attempt,
-            "first_attempt": step.first_attempt,
-            "command_id": step.command_id,
-            "deadline": step.deadline,
-            "wake_at": step.wake_at,
-            "rejoin": json_text(step.rejoin) if step.rejoin else None,
-            "result": json_text(step.result) if step.result is not None else None,
-            "error": json_text(step.error) if step.error else None,
-            "started_at": step.started_at,
-            "finished_at": step.finished_at,
-        },
-    )
-    return step
+def store_steps(tx: Transaction, steps: Iterable[StepRow]) -> None:
+    """Stores what can change of steps."""
+    rows = [
+        (
+            row.workflow_id,
+            row.seq,
+            row.state,
+            row.attempt,
+            row.first_attempt,
+            row.command_id,
+            row.deadline,
+            row.wake_at,
+            json_text(row.rejoin) if row.rejoin else None,
+            json_text(row.result) if row.result is not None else None,
+            json_text(row.error) if row.error else None,
+            row.started_at,
+            row.finished_at,
+        )
+        for row in steps
+    ]
+    if rows:
+        tx.run(_STORE_STEPS, {"rows": rows})
 
 
 def change_pending(

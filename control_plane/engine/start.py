@@ -10,6 +10,7 @@ from control_plane.engine.records import WorkflowRow
 from control_plane.engine.registry import StepRegistry
 from control_plane.engine.states import ACTIVE, StepState, WorkflowState
 from control_plane.engine.timing import Timing, shard_of
+from control_plane.engine.work import Work
 from control_plane.nodes import find_node
 from control_plane.store import Transaction, json_text, params_of
 from protocol.errors import RequestCode, RequestError
@@ -66,7 +67,9 @@ def start(tx: Transaction, registry: StepRegistry, timing: Timing, wanted: Start
         )
     tx.run_many(_INSERT_STEP, [_step_params(workflow.id, seed) for seed in seeds])
     mark_used(tx, version)
-    outbox.workflow_event(tx, workflow, "created")
+    work = Work(tx)
+    outbox.workflow_event(work, workflow, "created")
+    work.flush()
     tx.notify(WORKFLOWS_CHANNEL, workflow.id)
     return workflow
 

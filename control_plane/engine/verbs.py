@@ -17,11 +17,10 @@ from control_plane.engine.rows import (
     change_pending,
     load_step,
     lock_workflow,
-    save_step,
-    save_workflow,
 )
 from control_plane.engine.states import Ending, Phase, StepState, WorkflowState
 from control_plane.engine.timing import Timing
+from control_plane.engine.work import Work
 from control_plane.store import ConstraintViolated, Transaction
 from protocol.errors import RequestCode, RequestError
 
@@ -43,16 +42,18 @@ def abort(tx: Transaction, timing: Timing, workflow_id: str, reason: str | None 
         change_pending(tx, workflow.id, phase, StepState.CANCELLED)
     if workflow.state in (WorkflowState.PENDING, WorkflowState.FAILED):
         change_pending(tx, workflow.id, Phase.CLEANUP, StepState.CANCELLED)
-        return end(tx, replace(workflow, state=WorkflowState.CANCELLED, error=error))
-    now = tx.now()
+        work = Work(tx)
+        ended = end(work, replace(workflow, state=WorkflowState.CANCELLED, error=error))
+        work.flush()
+        return ended
+    work, now = Work(tx), tx.now()
     if workflow.step_seq is not None:
         step = load_step(tx, workflow.id, workflow.step_seq)
         if step.phase is not Phase.CLEANUP:
             cancel_commands(tx, workflow, f"the workflow was aborted: {error.message}")
             last = now + timing.cancel_grace_ms
-            save_step(tx, replace(step, deadline=min(step.deadline or last, last)))
-    aborted = save_workflow(
-        tx,
+            work.save_step(replace(step, deadline=min(step.deadline or last, last)))
+    aborted = work.save_workflow(
         replace(
             workflow,
             state=WorkflowState.RUNNING,
@@ -62,6 +63,7 @@ def abort(tx: Transaction, timing: Timing, workflow_id: str, reason: str | None 
             finished_at=None,
         ),
     )
+    work.flush()
     tx.notify(WORKFLOWS_CHANNEL, workflow.id)
     return aborted
 
@@ -80,29 +82,30 @@ def retry(tx: Transaction, workflow_id: str, from_step: str | None = None) -> Wo
     steps = steps_of(tx, workflow.id)
     first = _first_to_retry([step for step in steps if step.phase is Phase.MAIN], from_step)
     _refuse_second(tx, workflow)
+    work = Work(tx)
     for step in steps:
         if step.phase is not Phase.MAIN or step.seq >= first.seq:
-            save_step(tx, _rearmed(step))
-    try:
-        retried = save_workflow(
-            tx,
-            replace(
-                workflow,
-                state=WorkflowState.RUNNING,
-                ending=None,
-                error=None,
-                step_seq=None,
-                step_id=None,
-                wake_at=tx.now(),
-                finished_at=None,
-            ),
+            work.save_step(_rearmed(step))
+    retried = work.save_workflow(
+        replace(
+            workflow,
+            state=WorkflowState.RUNNING,
+            ending=None,
+            error=None,
+            step_seq=None,
+            step_id=None,
+            wake_at=tx.now(),
+            finished_at=None,
         )
+    )
+    outbox.workflow_event(work, retried, "retried", fromStep=first.id)
+    try:
+        work.flush()
     except ConstraintViolated as other:
         # One that another transaction started at this very moment.
         raise RequestError(
             RequestCode.CONFLICT, "another workflow is active on the same machine: wait for it, or abort it first"
         ) from other
-    outbox.workflow_event(tx, retried, "retried", fromStep=first.id)
     tx.notify(WORKFLOWS_CHANNEL, workflow.id)
     return retried
 
@@ -118,8 +121,10 @@ def pause(tx: Transaction, workflow_id: str) -> WorkflowRow:
         raise RequestError(
             RequestCode.INVALID_STATE, f"the workflow is {workflow.ending}: its clean-up cannot be paused"
         )
-    paused = save_workflow(tx, replace(workflow, state=WorkflowState.PAUSED))
-    outbox.workflow_event(tx, paused, "paused")
+    work = Work(tx)
+    paused = work.save_workflow(replace(workflow, state=WorkflowState.PAUSED))
+    outbox.workflow_event(work, paused, "paused")
+    work.flush()
     return paused
 
 
@@ -130,8 +135,10 @@ def resume(tx: Transaction, workflow_id: str) -> WorkflowRow:
         raise RequestError(
             RequestCode.INVALID_STATE, f"the workflow is {workflow.state}: only a paused one can be resumed"
         )
-    resumed = save_workflow(tx, replace(workflow, state=WorkflowState.RUNNING, wake_at=tx.now()))
-    outbox.workflow_event(tx, resumed, "resumed")
+    work = Work(tx)
+    resumed = work.save_workflow(replace(workflow, state=WorkflowState.RUNNING, wake_at=tx.now()))
+    outbox.workflow_event(work, resumed, "resumed")
+    work.flush()
     tx.notify(WORKFLOWS_CHANNEL, workflow.id)
     return resumed
 

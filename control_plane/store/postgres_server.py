@@ -43,6 +43,9 @@ _SETTINGS = (
     b"SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'; "
     b"SET lock_timeout = %d; SET client_encoding = 'UTF8'" % LOCK_TIMEOUT_MS
 )
+# A change finds its rows by their keys. The server may think otherwise from statistics that are missing (a new table)
+# or old (a plan that was kept while the table grew), and then reads the whole table, with all that is dead in it.
+_BY_KEY = b"; SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off"
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -80,8 +83,11 @@ class PostgresServer:
     def __repr__(self) -> str:
         return f"PostgresServer({self.name!r})"
 
-    def connect(self) -> Connection:
-        """A new connection, outside of any transaction. Raises `StoreUnavailable`."""
+    def connect(self, *, by_key: bool = False) -> Connection:
+        """A new connection, outside of any transaction. Raises `StoreUnavailable`.
+
+        `by_key`: it is for changes, which find their rows by index.
+        """
         try:
             connection = psycopg.connect(self._conninfo, autocommit=True, prepare_threshold=1)
         except (psycopg.Error, OSError) as error:
@@ -94,7 +100,7 @@ class PostgresServer:
         adapters.register_loader("json", TextLoader)
         adapters.register_loader("jsonb", TextLoader)
         try:
-            execute(connection, _SETTINGS)
+            execute(connection, _SETTINGS + _BY_KEY if by_key else _SETTINGS)
         except psycopg.Error as error:
             connection.close()
             raise self.error(error) from None

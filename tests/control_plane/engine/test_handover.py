@@ -10,7 +10,7 @@ from control_plane.engine.context import StepContext
 from control_plane.engine.shards import give_back, take_shards
 from control_plane.engine.states import StepState, WorkflowState
 from control_plane.engine.timing import SHARDS
-from control_plane.engine.transitions import Settlement, Then
+from control_plane.engine.transitions import Settle, Settlement, Then, transit
 from control_plane.store import StoreUnavailable
 from tests.control_plane.engine.rig import WORKER, Rig, power, work
 
@@ -183,7 +183,8 @@ async def test_what_a_database_that_went_away_interrupted_goes_on_when_it_is_bac
     write, away = rig.store.write, asyncio.Event()
 
     async def flaky(fn: Any, *args: Any) -> Any:
-        if fn.__name__ == "settle" and not away.is_set():
+        settles = fn is transit and any(isinstance(asked, Settle) for asked in args[1])
+        if settles and not away.is_set():
             away.set()
             raise StoreUnavailable("the disk is full")
         return await write(fn, *args)
