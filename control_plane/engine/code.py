@@ -18,7 +18,7 @@ from control_plane.engine.agent_steps import (
 from control_plane.engine.context import DriverError, StepContext, StepFailed, StepNotReady
 from control_plane.engine.records import StepError, StepRow, WorkflowRow
 from control_plane.engine.registry import StepRegistry
-from control_plane.engine.rejoining import present_boot
+from control_plane.engine.rejoining import presence_of, present_boot
 from control_plane.engine.rows import Grip
 from control_plane.engine.states import RunsOn
 from control_plane.engine.timing import Timing
@@ -135,7 +135,7 @@ def _find_or_send(
     if timeout_ms is not None:
         deadline = min(deadline, tx.now() + timeout_ms)
     try:
-        agent_id = agent_for(tx, workflow.tenant_id, node_id or None, _place_of(command))
+        agent_id = agent_for(tx, workflow.tenant_id, node_id or None, _place_of(tx, command, node_id))
     except NoAgent as nobody:
         return nobody
     sent = send_command(tx, workflow, command, node_id=node_id, agent_id=agent_id, key=full_key, deadline=deadline)
@@ -145,13 +145,15 @@ def _find_or_send(
     return sent
 
 
-def _place_of(command: StepCommand) -> RunsOn:
-    """A BMC is reached through the site's agent; everything else is done on the machine itself."""
-    if command.kind != CommandKind.DRIVER_INVOKE:
-        return (
-            RunsOn.DAEMON if command.kind in (CommandKind.NODE_REBOOT, CommandKind.DAEMON_UPGRADE) else RunsOn.RAMDISK
-        )
-    return RunsOn.RAMDISK if command.payload.get("driver") == "linux" else RunsOn.SITE
+def _place_of(tx: Transaction, command: StepCommand, node_id: str) -> RunsOn:
+    """A BMC is reached through the site's agent; everything else is done on the machine itself, and a reboot by
+    whichever of its agents is there."""
+    if command.kind == CommandKind.DRIVER_INVOKE:
+        return RunsOn.RAMDISK if command.payload.get("driver") == "linux" else RunsOn.SITE
+    if command.kind == CommandKind.NODE_REBOOT:
+        presence = presence_of(tx, node_id)
+        return RunsOn.DAEMON if presence is None else RunsOn(presence.role)
+    return RunsOn.DAEMON if command.kind == CommandKind.DAEMON_UPGRADE else RunsOn.RAMDISK
 
 
 def _checked(result: object) -> Settlement:

@@ -23,6 +23,8 @@ LEASE_MS = 15_000
 _RENEW_SECONDS = LEASE_MS / 1_000 / 3
 _SCAN_SECONDS = 1.0
 """How often free shards are looked for: with the lease, what a take-over takes at most."""
+_FORGOTTEN_MS = 86_400_000
+"""A worker that was not seen for so long is no part of the fleet any more."""
 
 
 class ShardHolder:
@@ -106,6 +108,7 @@ def take_shards(tx: Transaction, worker: str, lease_ms: int, renew: bool) -> dic
             "UPDATE shards SET expires_at = :until WHERE worker = :worker AND expires_at > :now",
             {"worker": worker, "until": now + lease_ms, "now": now},
         )
+        tx.run("DELETE FROM workers WHERE seen_at < :long_ago", {"long_ago": now - _FORGOTTEN_MS})
         _make_shards(tx)
     alive = tx.one("SELECT COUNT(*) FROM workers WHERE seen_at > :since", {"since": now - lease_ms})
     share = -(-SHARDS // max(1, alive[0] if alive else 1))

@@ -99,7 +99,10 @@ class StepState(StrEnum):
 IN_FLIGHT = frozenset({StepState.RUNNING, StepState.WAITING})
 
 STEP_TRANSITIONS: Mapping[StepState, frozenset[StepState]] = {
-    StepState.PENDING: frozenset({StepState.RUNNING, StepState.WAITING, StepState.SKIPPED, StepState.CANCELLED}),
+    # Failed at once: there is nobody to send it to, or it is too large to be sent.
+    StepState.PENDING: frozenset(
+        {StepState.RUNNING, StepState.WAITING, StepState.FAILED, StepState.SKIPPED, StepState.CANCELLED}
+    ),
     StepState.RUNNING: frozenset(
         {StepState.WAITING, StepState.SUCCEEDED, StepState.FAILED, StepState.PENDING, StepState.CANCELLED}
     ),

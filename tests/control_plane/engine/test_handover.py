@@ -231,3 +231,10 @@ async def test_a_worker_that_stops_in_good_order_gives_its_shards_back(rig: Rig)
         workflow_id = await rig.start(work())
         await until(rig, workflow_id, is_succeeded)
     assert len(await rig.store.write(take_shards, "engine-2", 15_000, True)) == SHARDS
+
+
+async def test_a_worker_that_was_not_seen_for_a_day_is_forgotten(rig: Rig) -> None:
+    await rig.take_over("gone")
+    rig.clock.now += 86_400_001
+    await rig.take_over("here")
+    assert await rig.store.read(lambda tx: tx.all("SELECT name FROM workers")) == [("here",)]

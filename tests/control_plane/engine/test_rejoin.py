@@ -236,6 +236,17 @@ async def test_code_that_relays_a_reboot_awaits_the_return_though_the_command_wa
     assert (rig.runs["work"], rig.runs["next"]) == (1, 1)
 
 
+async def test_code_that_relays_a_reboot_reaches_whichever_agent_the_machine_runs(rig: Rig) -> None:
+    async def relay(context: StepContext) -> dict[str, object]:
+        return await context.await_command(kind="node.reboot", payload={"targetNodeId": context.node_id})
+
+    rig.code["work"] = relay
+    workflow_id = await rig.start(work())
+    await rig.finish(workflow_id)
+    (command,) = await rig.commands(workflow_id)
+    assert command.agent_id == rig.machine.ramdisk.id
+
+
 async def test_code_that_awaits_a_return_counts_from_when_it_is_done(rig: Rig) -> None:
     workflow_id = await rig.start(work(timeout="1m", **{"await": "rejoin"}))
     await rig.run(workflow_id)
