@@ -353,6 +353,32 @@ class Engine(RuleBasedStateMachine):
         self.rows_are_sound()
         self.as_worker(worker, None, lambda: self.rig.settle(look, settlement))
 
+    @precondition(lambda self: self.ids)
+    @rule(number=st.integers(0, 1), chosen=st.sampled_from([-1, -1, -1, 0, 1, 2]), late=st.integers(0, 10_000))
+    def overtake_command(self, number: int, chosen: int, late: int) -> None:
+        """The time of a step is over while its command is under way, and a worker looks at it then."""
+        workflow_id = self.ids[chosen % len(self.ids)]
+        workflow, steps = self.wait(self.rig.look(workflow_id))
+        step = next((step for step in steps.values() if step.state is StepState.WAITING), None)
+        if step is None or step.deadline is None or workflow.state not in ACTIVE:
+            return
+        event("a command is overtaken by its step's time")
+        self.time_passes(max(0, step.deadline - self.rig.clock.now) + late)
+        self.lease(number)
+        self.look_at_one(number, chosen, False, None)
+
+    @precondition(lambda self: self.ids)
+    @rule(number=st.integers(0, 1), role=st.sampled_from(["ramdisk", "daemon"]))
+    def reboot_before_the_command_arrives(self, number: int, role: str) -> None:
+        """A machine that boots by itself just before it is given its command will go down again."""
+        self.turn_at_machine(None)
+        for chosen in range(len(self.ids)):
+            self.drive(number, chosen, 4, None)
+        self.turn_at_machine(role)
+        for chosen in range(len(self.ids)):
+            self.drive(number, chosen, 1, None)
+        self.rows_are_sound()
+
     @rule(number=st.integers(0, 2), well=st.integers(0, 3))
     def serve(self, number: int, well: int) -> None:
         """An agent takes what there is, does it, and is heard."""
@@ -602,6 +628,9 @@ class Engine(RuleBasedStateMachine):
                 begun = step.state in IN_FLIGHT and earlier.state not in IN_FLIGHT
                 assert not begun, f"{name} began although the workflow was aborted"
                 assert step.attempt == earlier.attempt
+            if before.workflow.ending is after.workflow.ending is Ending.FAILING and step.phase is StepPhase.MAIN:
+                begun = step.state in IN_FLIGHT and earlier.state not in IN_FLIGHT
+                assert not begun, f"{name} began although main has failed"
             if before.workflow.state is after.workflow.state is WorkflowState.PAUSED:
                 begun = step.state in IN_FLIGHT and earlier.state not in IN_FLIGHT
                 assert not begun, f"{name} began although the workflow was paused"
