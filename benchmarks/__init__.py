@@ -1,7 +1,8 @@
 """Speed and memory, each beside a peer or a physical floor in the same run.
 
 `make bench` prints one JSON line per figure: name, value, unit, peer (what it is held against), ratio (ours over the
-peer's: above 1 is better for rates, below 1 for costs). Each module here has a `run() -> list[Figure]`.
+peer's: above 1 is better for rates, below 1 for costs). Each benchmark's module has a `run()` that gives its
+figures, as a list or one by one.
 """
 
 import msgspec

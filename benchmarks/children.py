@@ -37,6 +37,11 @@ class Child:
         return int(self._observed.memory_info().rss)
 
     @property
+    def memory(self) -> int:
+        """Bytes that it holds; of pages shared with others its part (the kernel's PSS)."""
+        return int(self._observed.memory_full_info().pss)
+
+    @property
     def cpu(self) -> float:
         """Seconds of processor time so far."""
         times = self._observed.cpu_times()

@@ -8,6 +8,7 @@ import json
 import statistics
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks import Figure, engine_worker
@@ -22,23 +23,21 @@ PEER = "DBOS"
 _PEER_PYTHON = Path(".peers/bin/python")
 
 
-def run() -> list[Figure]:
-    figures = []
+def run() -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         ours = _ours(f"sqlite://{folder}/engine.db")
         theirs = _dbos(f"sqlite:///{folder}/dbos.db")
         floor = group_commit_floor(folder / "floor.db", 64)
         note = f"{ours / floor:.3f} of the disk's group-commit floor ({floor:.0f} transactions/s, 64 to a commit)"
-        figures.append(Figure("engine.steps.sqlite", ours, "steps/s", PEER, theirs, ours / theirs, note))
+        yield Figure("engine.steps.sqlite", ours, "steps/s", PEER, theirs, ours / theirs, note)
     try:
         with private_server(durable=True) as server:
             ours = _ours(server.create("engine"))
             theirs = _dbos(server.create("dbos").replace("postgresql://", "postgresql+psycopg://"))
-            figures.append(Figure("engine.steps.postgres", ours, "steps/s", PEER, theirs, ours / theirs))
+            yield Figure("engine.steps.postgres", ours, "steps/s", PEER, theirs, ours / theirs)
     except NoPostgres as reason:
         raise RuntimeError(f"engine.steps.postgres: {reason}") from None
-    return figures
 
 
 def _ours(url: str) -> float:

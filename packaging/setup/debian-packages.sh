@@ -6,7 +6,7 @@ set -eu
 case "$1" in
 python) packages="python3-venv" ;;
 demo) packages="openipmi ipmitool" ;;
-test) packages="openipmi ipmitool postgresql" ;;
+test) packages="openipmi ipmitool openssh-server postgresql" ;;
 bench) packages="ipmitool postgresql" ;;
 deb) packages="mmdebstrap systemd-container" ;;
 *)
@@ -18,6 +18,7 @@ esac
 stand_in() {
     case "$1" in
     openipmi) echo "our own IPMI peer stands in for ipmi_sim" ;;
+    openssh-server) echo "the SSH console is tried against our own servers only" ;;
     ipmitool) echo "what is held against ipmitool is left out" ;;
     mmdebstrap | systemd-container) echo "the packages are built, but not tried in a clean Debian" ;;
     postgresql) echo "the tests on PostgreSQL are left out; SQLite is still tested" ;;

@@ -17,3 +17,4 @@ done
 # What the Debian package carries: every part, nothing for development.
 compile runtime --all-extras --constraint requirements/dev.txt pyproject.toml
 compile peers --group peers
+compile ironic --group ironic

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
 from control_plane.engine.expansion import expand
 from control_plane.engine.registry import default_registry
@@ -23,7 +25,10 @@ from rackwright.profiles import (
     profile_to_yaml,
 )
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "profiles"
+_REPOSITORY = Path(__file__).resolve().parents[2]
+EXAMPLES = _REPOSITORY / "examples" / "profiles"
+FOR_EDITORS = Draft202012Validator(json.loads((_REPOSITORY / "docs" / "profile.schema.json").read_text()))
+"""The schema, read by a validator that nobody here wrote."""
 
 
 def faults(text: str) -> list[tuple[str, str]]:
@@ -40,6 +45,31 @@ def test_the_examples_have_no_fault(file: Path) -> None:
     assert expansion.profile is not None
     assert expansion.profile.profile == file.stem
     assert "cleanup" in {seed.phase.value for seed in expansion.seeds} or file.stem == "firmware-update"
+
+
+def test_the_schema_for_editors_is_itself_valid() -> None:
+    Draft202012Validator.check_schema(FOR_EDITORS.schema)
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.yaml")), ids=lambda file: file.stem)
+def test_an_editor_finds_no_fault_in_the_examples(file: Path) -> None:
+    assert [fault.message for fault in FOR_EDITORS.iter_errors(profile_from_file(file))] == []
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"use": "power.setPower", "on": "moon", "with": {"action": "on"}},
+        {"use": "power.setPower", "on": "site", "with": {"action": "explode"}},
+        {"use": "power.setPower", "on": "site", "with": {"action": "on"}, "timeout": "soon"},
+        {"use": "power.setPower", "on": "site", "with": {"action": "on"}, "wenn": "ssd"},
+    ],
+    ids=["no such place", "no such argument", "no length of time", "no such field"],
+)
+def test_an_editor_finds_the_faults_that_the_server_finds(step: dict[str, object]) -> None:
+    document = {"profile": "p", "drivers": {"power": "redfish"}, "steps": [step]}
+    assert expand(document, default_registry(), Timing()).issues
+    assert not FOR_EDITORS.is_valid(document)
 
 
 def test_there_is_an_example_for_each_thing_that_is_done_to_a_machine() -> None:
