@@ -45,6 +45,8 @@ class CommandKind(StrEnum):
     DAEMON_UPGRADE = "daemon.upgrade"
     TASK_RUN = "task.run"
     COLLECT_LOGS = "agent.collectLogs"
+    SITE_OFFER_IMAGE = "site.offerImage"
+    """To a site's agent: have this image ready on the site's boot server, and say under which address."""
 
 
 SELF_TERMINATING = frozenset({CommandKind.BOOT_KEXEC, CommandKind.NODE_REBOOT, CommandKind.DAEMON_UPGRADE})
@@ -177,6 +179,8 @@ def repeat_of(kind: str, payload: Mapping[str, object]) -> Repeat:
     """What executing this command a second time would mean. Whatever is not known to be harmless is `once`."""
     if kind == CommandKind.COLLECT_LOGS:
         return Repeat.READ
+    if kind == CommandKind.SITE_OFFER_IMAGE:
+        return Repeat.CONVERGE
     if kind != CommandKind.DRIVER_INVOKE:
         return Repeat.ONCE
     operation = OPERATIONS.get(f"{payload.get('concern')}.{payload.get('operation')}")

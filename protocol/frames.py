@@ -19,13 +19,15 @@ A connection, from the agent's side:
     ◄─ cancel           stop it if it can be stopped
     ◄─ nodeSpec         what this machine is to be like (to its daemon only)
     nodeSpecApplied ─►  that generation is durable here
+    ◄─ watchList        the machines whose power and health to keep an eye on (to a site's agent only)
+    observation ─►      what was seen of them; only what has changed
 """
 
 from typing import Final
 
 import msgspec
 
-from protocol.commands import Ending, JournalState
+from protocol.commands import Ending, JournalState, TargetRef
 from protocol.errors import ProtocolError
 
 __all__ = [
@@ -50,10 +52,14 @@ __all__ = [
     "Joined",
     "NodeSpec",
     "NodeSpecApplied",
+    "NodeState",
+    "Observation",
     "Progress",
     "Ready",
     "Settled",
     "Started",
+    "WatchList",
+    "WatchedNode",
     "Welcome",
     "decode_agent_frame",
     "decode_control_frame",
@@ -63,8 +69,8 @@ __all__ = [
 
 SUBPROTOCOL: Final = "rackwright.agent.v1"
 JOIN_SUBPROTOCOL: Final = "rackwright.join.v1"
-PROTOCOL_MINOR: Final = 1
-"""Grows with each addition to version 1 that the other side should know of. 1: nodeSpec."""
+PROTOCOL_MINOR: Final = 2
+"""Grows with each addition to version 1 that the other side should know of. 1: nodeSpec. 2: watchList."""
 MAX_FRAME_BYTES: Final = 1 << 20
 """Larger things go in chunks or over HTTP."""
 
@@ -99,7 +105,8 @@ class Hello(_Frame, frozen=True, kw_only=True, tag="hello"):
     """The session that the journal noted last. Another one than the control plane's means that this journal is a
     copy, or from before: what was sent since may have been done without its knowledge."""
     version: str
-    protocol: int = PROTOCOL_MINOR
+    protocol: int = 0
+    """Has to be said: a default is left out on the way, and would be filled in as the other side's own."""
     host_name: str = ""
     drivers: dict[str, list[str]] = {}
     """Each driver, and the operations that this agent's copy of it has."""
@@ -147,6 +154,30 @@ class NodeSpecApplied(_Frame, frozen=True, kw_only=True, tag="nodeSpecApplied"):
     generation: int
 
 
+class NodeState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What was last seen of one machine. Words that the other side does not know count as unknown there."""
+
+    node_id: str
+    power: str = "unknown"
+    """A `PowerState`. Unknown is never off."""
+    health: str = "unknown"
+    """A `Health`: the machine's own rollup."""
+    raw: str | None = None
+    """The BMC's own word for the power."""
+    trouble: str | None = None
+    """Why the machine could not be asked."""
+    how: str = "poll"
+    """What led to the look: poll, or an event that came by sse or push."""
+    age_ms: int = 0
+    """How long ago it was seen. Relative, since clocks at sites lie."""
+
+
+class Observation(_Frame, frozen=True, kw_only=True, tag="observation"):
+    """Machines whose state has changed, each once with its latest state; all of them after a watch list."""
+
+    nodes: list[NodeState]
+
+
 class CertificateRequest(_Frame, frozen=True, kw_only=True, tag="certificateRequest"):
     """A new key wants a certificate; sent at half the old one's life."""
 
@@ -160,7 +191,8 @@ class Welcome(_Frame, frozen=True, kw_only=True, tag="welcome"):
     """The answer to hello."""
 
     session_id: str
-    protocol: int = PROTOCOL_MINOR
+    protocol: int = 0
+    """As in the hello."""
     settled: list[str] = []
     """Held commands whose ending the control plane has, or that it never knew: forget them."""
     reconnect_spread_ms: int = 5_000
@@ -197,6 +229,26 @@ class NodeSpec(_Frame, frozen=True, kw_only=True, tag="nodeSpec"):
 
     generation: int
     spec: dict[str, object]
+
+
+class WatchedNode(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A machine to keep an eye on, and how its BMC is reached."""
+
+    node_id: str
+    driver: str
+    target: TargetRef
+
+
+class WatchList(_Frame, frozen=True, kw_only=True, tag="watchList"):
+    """Every machine that this agent is to keep an eye on, in place of the list before.
+
+    A long list comes in parts: it holds once the part without `more` is there.
+    """
+
+    version: str
+    """The same for all parts of one list."""
+    nodes: list[WatchedNode]
+    more: bool = False
 
 
 class CertificateIssued(_Frame, frozen=True, kw_only=True, tag="certificateIssued"):
@@ -252,9 +304,18 @@ class JoinRefused(_Frame, frozen=True, kw_only=True, tag="refused"):
 
 
 AgentFrame = (
-    Hello | Ready | Accepted | Started | Progress | Finished | NodeSpecApplied | CertificateRequest | ErrorFrame
+    Hello
+    | Ready
+    | Accepted
+    | Started
+    | Progress
+    | Finished
+    | NodeSpecApplied
+    | Observation
+    | CertificateRequest
+    | ErrorFrame
 )
-ControlFrame = Welcome | Command | Cancel | Settled | NodeSpec | CertificateIssued | Goodbye | ErrorFrame
+ControlFrame = Welcome | Command | Cancel | Settled | NodeSpec | WatchList | CertificateIssued | Goodbye | ErrorFrame
 
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What bytes can make of a decoder; the last one by nesting without end."""

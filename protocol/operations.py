@@ -80,6 +80,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that the whole operation may take unless the caller says otherwise."""
     once_when: tuple[str, frozenset[str]] | None = None
     """A field of the arguments and those of its values that make a converging operation an act."""
+    exclusive: bool = False
+    """Nothing else is done on the machine meanwhile, not even a reading: its login or its certificate changes."""
 
     @property
     def id(self) -> str:
@@ -108,6 +110,7 @@ def _rows() -> Iterator[Operation]:
         repeat: Repeat,
         timeout: float = 600.0,
         once_when: tuple[str, frozenset[str]] | None = None,
+        exclusive: bool = False,
     ) -> Operation:
         concern, _, name = identifier.partition(".")
         return Operation(
@@ -119,6 +122,7 @@ def _rows() -> Iterator[Operation]:
             repeat=repeat,
             timeout=timeout,
             once_when=once_when,
+            exclusive=exclusive,
         )
 
     read, converge, once = Repeat.READ, Repeat.CONVERGE, Repeat.ONCE
@@ -231,8 +235,39 @@ def _rows() -> Iterator[Operation]:
         config.RotatePassword,
         config.RotatePasswordResult,
         once,
+        exclusive=True,
     )
-    yield row("config.exportConfig", "export the vendor's profile", none, config.ExportConfigResult, read, 1800)
+    yield row(
+        "config.getCertificates",
+        "read the certificates of the BMC's web server",
+        none,
+        config.Certificates,
+        read,
+        120,
+    )
+    yield row(
+        "config.generateCsr",
+        "have the BMC make a key and a signing request",
+        config.GenerateCsr,
+        config.GenerateCsrResult,
+        once,
+    )
+    yield row(
+        "config.replaceCertificate",
+        "give the BMC's web server a signed certificate",
+        config.ReplaceCertificate,
+        config.ReplaceCertificateResult,
+        converge,
+        exclusive=True,
+    )
+    yield row(
+        "config.exportConfig",
+        "export the vendor's profile",
+        config.ExportConfig,
+        config.ExportConfigResult,
+        read,
+        1800,
+    )
     yield row(
         "config.importConfig",
         "import a vendor's profile",
@@ -242,6 +277,7 @@ def _rows() -> Iterator[Operation]:
         3600,
     )
 
+    yield row("deploy.getDisks", "list the disks and what was done to them", none, deploy.Disks, read, 120)
     yield row("deploy.eraseDisks", "erase disks", deploy.EraseDisks, deploy.EraseDisksResult, once, 86_400)
     yield row(
         "deploy.writeImage",

@@ -11,6 +11,12 @@ from protocol.shapes import Arguments, Result
 __all__ = [
     "ConfigDriveResult",
     "DiskErased",
+    "DiskErasure",
+    "DiskImage",
+    "DiskSkipped",
+    "DiskStage",
+    "DiskState",
+    "Disks",
     "EraseDisks",
     "EraseDisksResult",
     "EraseMode",
@@ -54,8 +60,15 @@ class DiskErased(Result, frozen=True, kw_only=True):
     proof: str | None = None
 
 
+class DiskSkipped(Result, frozen=True, kw_only=True):
+    disk: str
+    reason: str
+
+
 class EraseDisksResult(Result, frozen=True, kw_only=True):
     disks: list[DiskErased]
+    skipped: list[DiskSkipped] = []
+    """Disks that were left alone because nothing named them and they may not be erased, with the reason."""
 
 
 class ImageFormat(StrEnum):
@@ -76,6 +89,9 @@ class Image(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_un
 class WriteImage(Arguments, frozen=True, kw_only=True):
     image: Image
     root_device: RootDeviceHints = RootDeviceHints(smallest=True)
+    grow_root: bool = True
+    """The last partition, where it holds a Linux root, and its file system take the rest of the disk, but for the
+    room of a configuration drive."""
 
 
 class WriteImageResult(Result, frozen=True, kw_only=True):
@@ -83,6 +99,12 @@ class WriteImageResult(Result, frozen=True, kw_only=True):
     bytes: int
     seconds: float
     checksum: str
+    partition: str | None = None
+    """The root partition, where one was recognised."""
+    proof: str | None = None
+    """What was checked before the write was called done."""
+    notes: list[str] = []
+    """What was left undone and why, such as a file system that could not be grown: the image itself is whole."""
 
 
 class WriteConfigDrive(Arguments, frozen=True, kw_only=True):
@@ -90,6 +112,11 @@ class WriteConfigDrive(Arguments, frozen=True, kw_only=True):
     meta_data: str | None = None
     network_data: str | None = None
     datasource: Literal["NoCloud"] = "NoCloud"
+    root_device: RootDeviceHints | None = None
+    """Null takes the disk to which an image was written since the agent's machine was started."""
+    daemon: bool = False
+    """Bring the installed system's agent its ticket too. The ramdisk's agent asks the control plane for it over its own
+    link when it does this: the ticket is never in a command."""
 
 
 class ConfigDriveResult(Result, frozen=True, kw_only=True):
@@ -99,8 +126,70 @@ class ConfigDriveResult(Result, frozen=True, kw_only=True):
 class SetBootEntry(Arguments, frozen=True, kw_only=True):
     label: str = "Rackwright"
     loader: str | None = None
+    """A path on the EFI system partition, such as `\\EFI\\debian\\shimx64.efi`; null takes what is found there."""
+    root_device: RootDeviceHints | None = None
+    """As in `WriteConfigDrive`."""
 
 
 class SetBootEntryResult(Result, frozen=True, kw_only=True):
     entry: str
     order: list[str]
+
+
+class DiskStage(StrEnum):
+    """How far a change of a disk came that this boot of the machine has seen."""
+
+    UNDER_WAY = "underWay"
+    """Begun and not ended: with no such operation running, it was broken off."""
+    DONE = "done"
+    FAILED = "failed"
+
+
+class DiskImage(Result, frozen=True, kw_only=True):
+    """The last image that was written to a disk since the machine was started."""
+
+    stage: DiskStage
+    image: str
+    """The address without its query."""
+    expected: str | None = None
+    """The published checksum, in lower case; `checksum` is what was computed."""
+    checksum: str | None = None
+    bytes: int | None = None
+    seconds: float | None = None
+    partition: str | None = None
+    unchanged: bool | None = None
+    """Whether the disk still begins as it did when the write was done."""
+
+
+class DiskErasure(Result, frozen=True, kw_only=True):
+    """The last erasure of a disk since the machine was started."""
+
+    stage: DiskStage
+    mode: EraseMode
+    method: str | None = None
+    seconds: float | None = None
+    proof: str | None = None
+    unchanged: bool | None = None
+    """Whether both ends of the disk are still blank."""
+
+
+class DiskState(Result, frozen=True, kw_only=True):
+    name: str
+    size_bytes: int
+    serial: str | None = None
+    wwn: str | None = None
+    vendor: str | None = None
+    model: str | None = None
+    transport: str | None = None
+    """nvme, sata, sas, usb, virtio, mmc, md."""
+    rotational: bool | None = None
+    unsuitable: str | None = None
+    """Why no image may be written to it and why it may not be erased; null where it may."""
+    contents: list[str] = []
+    """What it is seen to hold: partition tables, file systems, members of arrays."""
+    image: DiskImage | None = None
+    erasure: DiskErasure | None = None
+
+
+class Disks(Result, frozen=True, kw_only=True):
+    disks: list[DiskState]

@@ -12,14 +12,18 @@ __all__ = [
     "ComponentHealth",
     "EventLog",
     "EventLogCleared",
+    "Fulfilment",
     "GetEventLog",
     "Health",
     "Indicator",
     "IndicatorReading",
     "LogRecord",
     "MachineHealth",
+    "Need",
     "OperationSupport",
+    "ProfileVerdict",
     "Qualification",
+    "Requirement",
     "ResetBmc",
     "ResetBmcResult",
     "Sensor",
@@ -147,6 +151,43 @@ class OperationSupport(Result, frozen=True, kw_only=True):
     """What was read that says so: a resource, a property, a completion code."""
 
 
+class Need(StrEnum):
+    """How much a profile needs something."""
+
+    MANDATORY = "mandatory"
+    IF_PRESENT = "ifPresent"
+    """Mandatory on a resource that is itself only recommended."""
+    RECOMMENDED = "recommended"
+
+
+class Fulfilment(StrEnum):
+    MET = "met"
+    NOT_MET = "notMet"
+    UNKNOWN = "unknown"
+    """Reading cannot tell, or the resource cannot be read now."""
+
+
+class Requirement(Result, frozen=True, kw_only=True):
+    resource: str
+    item: str
+    """The property or action, with the values that it must take."""
+    needed_for: str
+    need: Need
+    verdict: Fulfilment
+    evidence: str
+
+
+class ProfileVerdict(Result, frozen=True, kw_only=True):
+    """What a published interoperability profile wants, held against this BMC."""
+
+    profile: str
+    verdict: Fulfilment
+    """Of the mandatory requirements together: not met where one is not, unknown where one cannot be told."""
+    requirements: list[Requirement]
+
+
 class Qualification(Result, frozen=True, kw_only=True):
     info: BmcInfo
     operations: list[OperationSupport]
+    profile: ProfileVerdict | None = None
+    """OpenStack Ironic's, for Redfish services."""

@@ -23,6 +23,7 @@ __all__ = [
     "RaidReading",
     "RaidTask",
     "RaidVolume",
+    "SpareKind",
     "VolumeSpec",
     "VolumeTask",
 ]
@@ -44,13 +45,23 @@ class Media(StrEnum):
     HDD = "hdd"
 
 
+class SpareKind(StrEnum):
+    GLOBAL = "global"
+    """For any volume of the controller."""
+    DEDICATED = "dedicated"
+
+
 class RaidController(Result, frozen=True, kw_only=True):
     id: str
     name: str | None = None
     model: str | None = None
     mode: str | None = None
     levels: list[RaidLevel] = []
+    """What it offers; empty where it does not say, or where `unsuitable` tells why it offers none."""
     firmware: str | None = None
+    health: str | None = None
+    unsuitable: str | None = None
+    """Why no volume can be made on it, and what to do about that; None where volumes can be made."""
 
 
 class RaidDrive(Result, frozen=True, kw_only=True):
@@ -62,7 +73,13 @@ class RaidDrive(Result, frozen=True, kw_only=True):
     size_bytes: int | None = None
     enclosure: str | None = None
     state: str | None = None
+    """ready, online (in a volume), spare, foreign, failed."""
     volumes: list[str] = []
+    """Those that were made on it; the drive itself, where a controller shows it as a volume, is not among them."""
+    spare: SpareKind | None = None
+    boot: bool = False
+    """Known to hold what the machine boots from."""
+    health: str | None = None
 
 
 class RaidVolume(Result, frozen=True, kw_only=True):
@@ -73,6 +90,11 @@ class RaidVolume(Result, frozen=True, kw_only=True):
     size_bytes: int | None = None
     drives: list[str] = []
     state: str | None = None
+    health: str | None = None
+    spares: list[str] = []
+    """Drives that stand by for this volume alone."""
+    raw: bool = False
+    """A drive that the controller shows as it is: nobody made it, it takes no drive up, and it cannot be deleted."""
 
 
 class RaidReading(Result, frozen=True, kw_only=True):
@@ -81,6 +103,8 @@ class RaidReading(Result, frozen=True, kw_only=True):
     volumes: list[RaidVolume] = []
     foreign: list[str] = []
     """Drives that hold another controller's configuration."""
+    unread: list[str] = []
+    """What could not be read, with the reason: what is missing above may be there."""
 
 
 class DriveSelector(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -97,19 +121,29 @@ class VolumeSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forb
     name: str | None = None
     size_gib: Annotated[float, Meta(gt=0)] | Literal["max"] = msgspec.field(default="max", name="sizeGiB")
     drives: list[str] | DriveSelector
+    """By id or serial number, or how to choose them."""
+    spans: Annotated[int, Meta(ge=2)] | None = None
+    """How many RAID 1, 5 or 6 groups a RAID 10, 50 or 60 is made of; the controller decides where it is left out."""
+    spares: list[str] | DriveSelector | None = None
+    """Hot spares for this volume alone."""
 
 
 class ApplyRaid(Arguments, frozen=True, kw_only=True):
     controller: str = "any"
+    """The controller's id. With `any`, each volume goes to the first controller that has room for it."""
     volumes: list[VolumeSpec]
     delete_others: bool = False
+    """Other volumes are deleted: of the named controller, or with `any` of those that get or keep a wanted one."""
     dry_run: bool = False
+    hot_spares: list[str] | DriveSelector | None = None
+    """Hot spares for all volumes of a controller."""
 
 
 class PlanStep(Result, frozen=True, kw_only=True):
-    act: Literal["keep", "delete", "create"]
+    act: Literal["keep", "delete", "create", "spare"]
     volume: str
     detail: str
+    controller: str | None = None
 
 
 class ApplyRaidResult(Result, frozen=True, kw_only=True):
@@ -117,6 +151,11 @@ class ApplyRaidResult(Result, frozen=True, kw_only=True):
     made: list[RaidVolume] = []
     kept: list[RaidVolume] = []
     tasks: list[str] = []
+    deleted: list[str] = []
+    reset_owed: bool = False
+    """A controller does its part at the next reset of the machine; ask again after it for what is in `waiting`."""
+    waiting: list[PlanStep] = []
+    """Steps that can only begin after that reset."""
 
 
 class CreateVolume(Arguments, frozen=True, kw_only=True):
@@ -125,11 +164,16 @@ class CreateVolume(Arguments, frozen=True, kw_only=True):
     name: str | None = None
     size_gib: Annotated[float, Meta(gt=0)] | Literal["max"] = msgspec.field(default="max", name="sizeGiB")
     drives: list[str]
+    spans: Annotated[int, Meta(ge=2)] | None = None
 
 
 class VolumeTask(Result, frozen=True, kw_only=True):
     volume: str | None
+    """None while the volume waits for a reset."""
     task: str | None = None
+    reset_owed: bool = False
+    size_bytes: int | None = None
+    drives: list[str] = []
 
 
 class DeleteVolume(Arguments, frozen=True, kw_only=True):
@@ -143,3 +187,8 @@ class ClearRaid(Arguments, frozen=True, kw_only=True):
 
 class RaidTask(Result, frozen=True, kw_only=True):
     task: str | None = None
+    reset_owed: bool = False
+    deleted: list[str] = []
+    """The volumes that were there and are gone, or go with the reset that is owed."""
+    waiting: list[str] = []
+    """Volumes that can only be deleted after that reset: ask again then."""

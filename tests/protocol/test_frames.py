@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.commands import Ending, JournalState, Outcome
+from protocol.commands import Ending, JournalState, Outcome, TargetRef
 from protocol.errors import Failure, ProtocolError
 from protocol.frames import (
+    PROTOCOL_MINOR,
     Accepted,
     AgentFrame,
     Cancel,
@@ -25,9 +26,13 @@ from protocol.frames import (
     Joined,
     JoinRefused,
     JoinRequest,
+    NodeState,
+    Observation,
     Progress,
     Settled,
     Started,
+    WatchedNode,
+    WatchList,
     Welcome,
     decode_agent_frame,
     decode_control_frame,
@@ -50,6 +55,9 @@ FROM_AGENT: list[AgentFrame] = [
     Progress(id="cmd_1", message="writing", percent=12.5),
     Finished(id="cmd_1", ending=Ending(Outcome.SUCCEEDED, {"state": "on"})),
     Finished(id="cmd_1", ending=Ending(Outcome.FAILED, error=Failure("BUSY", "not now", True))),
+    Observation(
+        nodes=[NodeState(node_id="node_1", power="on", health="ok", raw="On", age_ms=7), NodeState(node_id="n")]
+    ),
     CertificateRequest(csr="pem"),
     ErrorFrame(message="what?", about="steam"),
 ]
@@ -58,6 +66,11 @@ FROM_CONTROL_PLANE: list[ControlFrame] = [
     Command(id="cmd_1", kind="driver.invoke", payload={"args": {"deep": [1, None]}}, remaining_ms=1000),
     Cancel(id="cmd_1", reason="an operator said so"),
     Settled(ids=["cmd_1", "cmd_2"]),
+    WatchList(
+        version="v",
+        nodes=[WatchedNode(node_id="node_1", driver="redfish", target=TargetRef("https://b", "r"))],
+        more=True,
+    ),
     CertificateIssued(certificate="pem", ca="pem"),
     Goodbye(reason="revoked"),
     ErrorFrame(message="what?"),
@@ -163,3 +176,14 @@ def test_deeply_nested_bytes_are_refused() -> None:
 
 def test_the_secret_of_a_join_request_is_not_shown() -> None:
     assert "hunter2" not in repr(JoinRequest(token_id="t", secret="hunter2", csr="pem"))
+
+
+def test_the_minor_version_that_a_side_speaks_is_really_on_the_wire() -> None:
+    hello = Hello(agent_id="a", role="site", boot_id="b", journal_id="j", version="0", protocol=PROTOCOL_MINOR)
+    silent = Hello(agent_id="a", role="site", boot_id="b", journal_id="j", version="0")
+
+    assert json.loads(encode(hello))["protocol"] == PROTOCOL_MINOR
+    assert json.loads(encode(Welcome(session_id="s", protocol=PROTOCOL_MINOR)))["protocol"] == PROTOCOL_MINOR
+    decoded = decode_agent_frame(encode(silent))
+    assert isinstance(decoded, Hello)
+    assert decoded.protocol == 0
