@@ -57,7 +57,8 @@ class IpmiBmc:
 
     `answer_delay` seconds go by before each answer; `restart_seconds` is how long a Cold or Warm Reset keeps
     the BMC silent. `clock` gives monotonic seconds, `wall_clock` the time of day, `random` random bytes.
-    `suites` are the cipher suites offered. Everything public may be read and changed while it runs.
+    `suites` are the cipher suites offered; `machine` takes the place of the modelled one. Everything public may
+    be read and changed while it runs.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class IpmiBmc:
         frus: Iterable[Fru] | None = None,
         events: Iterable[Event] | None = None,
         console: Console | None = None,
+        machine: Machine | None = None,
         commands: CommandTable = ALL_COMMANDS,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
@@ -98,7 +100,7 @@ class IpmiBmc:
         self.answer_delay = answer_delay
         self.restart_seconds = restart_seconds
         self.port = RMCP_PORT
-        self.machine = Machine(
+        self.machine = machine or Machine(
             clock,
             powered=powered,
             timing=timing or PowerTiming(),

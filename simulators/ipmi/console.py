@@ -131,10 +131,10 @@ class SolLink:
         if not packet.sequence:
             self._operate(packet)
             return self.pump()
-        if refuse:
-            return [SolPacket(0, packet.sequence, 0, _NACK, b"").encode()]
         if packet.sequence == self._last_inbound and self._last_answer is not None:
             return [self._last_answer.encode()]
+        if refuse:
+            return [SolPacket(0, packet.sequence, 0, _NACK, b"").encode()]
         self._operate(packet)
         self._last_inbound = packet.sequence
         taken = packet.data[: self._inbound_room]

@@ -11,7 +11,7 @@ from simulators.redfish.faults import Drop, Effect, FaultBook, FaultFileError, F
 from simulators.redfish.fleet import RedfishFleet
 from simulators.redfish.history import Boot, Reset
 from simulators.redfish.journal import JournalEntry, RequestJournal
-from simulators.redfish.options import Account, Outage, ServiceOptions
+from simulators.redfish.options import Account, Outage, ServiceOptions, UpdateManners
 from simulators.redfish.power import PowerState, ResetType
 from simulators.redfish.server import RedfishServer
 from simulators.redfish.state import MachineState, Media
@@ -45,5 +45,6 @@ __all__ = [
     "ServiceOptions",
     "TlsMaterial",
     "TreeError",
+    "UpdateManners",
     "load_faults",
 ]

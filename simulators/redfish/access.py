@@ -1,9 +1,10 @@
 """Writes to the account and session services: log in and out, create, change and delete accounts."""
 
+import re
 from collections.abc import Iterable
 
 from simulators.redfish.accounts import PREDEFINED_ROLES, AccountBook, Login, SessionBook
-from simulators.redfish.documents import Answer, JsonObject, Request, parent_path
+from simulators.redfish.documents import Answer, JsonObject, Request, linked_path, parent_path
 from simulators.redfish.errors import (
     Message,
     RedfishError,
@@ -95,6 +96,8 @@ class Access:
         password = accepted.pop("Password", None)
         if password is not None and not isinstance(password, str):
             raise RedfishError(400, property_value_type("Password", "of another type than string"))
+        if password is not None:
+            self._check_password(password)
         if login is None and accepted.get("UserName") and password:
             login = Login(
                 str(accepted["UserName"]), password, str(call.document.get("RoleId") or "ReadOnly"), path=call.path
@@ -126,6 +129,8 @@ class Access:
     def _apply(self, login: Login, accepted: JsonObject, password: str | None) -> None:
         if password is not None:
             login.password, login.must_change_password = password, False
+            if self.machine.options.password_change_ends_sessions:
+                self.sessions.end_of(login.user)
         name = accepted.get("UserName")
         if isinstance(name, str) and name != login.user:
             self.sessions.end_of(login.user)
@@ -146,6 +151,24 @@ class Access:
             login.locked_until = 0.0
         if "PasswordChangeRequired" in values:
             login.must_change_password = bool(values["PasswordChangeRequired"])
+
+    def _check_password(self, password: str) -> None:
+        """Refuses what the account service does not take, and repeats it in the message, as real ones do."""
+        service = self.machine.store.document(linked_path(self.machine.store.tree.root, "AccountService")) or {}
+        least, most = service.get("MinPasswordLength"), service.get("MaxPasswordLength")
+        fits = not isinstance(least, int) or len(password) >= least
+        fits = fits and (not isinstance(most, int) or most <= 0 or len(password) <= most)
+        if not fits or not re.fullmatch(self.machine.options.password_pattern or ".*", password, re.DOTALL):
+            raise RedfishError(
+                400,
+                Message(
+                    "PropertyValueFormatError",
+                    f"The value '{password}' of property Password does not keep to the rules for passwords.",
+                    resolution="Send a longer or less simple password.",
+                    args=(password, "Password"),
+                    properties=("#/Password",),
+                ),
+            )
 
     def _check_role(self, role: object) -> None:
         roles: Iterable[str] = PREDEFINED_ROLES

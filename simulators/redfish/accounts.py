@@ -208,7 +208,8 @@ class SessionBook:
         else:
             self.store.put(session.path, document)
         if login.must_change_password:
-            document = {**document, "@Message.ExtendedInfo": [password_change_required().messages[0].document()]}
+            told = password_change_required(login.path).messages[0].document()
+            document = {**document, "@Message.ExtendedInfo": [told]}
         return session, document
 
     def end(self, path: str) -> bool:
@@ -299,13 +300,15 @@ def session_limit_exceeded() -> RedfishError:
     )
 
 
-def password_change_required() -> RedfishError:
+def password_change_required(account: str) -> RedfishError:
+    """Names the account's resource, which is all that its user may see until then."""
     return RedfishError(
         403,
         Message(
             "PasswordChangeRequired",
-            "The password of this account must be changed before anything else is allowed.",
+            f"The password of this account must be changed before anything else is allowed: PATCH {account}.",
             "Critical",
             "Change the password of the account.",
+            args=(account,),
         ),
     )

@@ -12,6 +12,24 @@ class Behaviour:
     name = "generic"
     mirrors_media = False
     """One device under two URIs: a change of a slot shows in the slot of the same Id elsewhere."""
+    claims_updates = False
+    """A push is taken only while HttpPushUriTargetsBusy is set."""
+    update_form = ""
+    """The vendor's own form that its HttpPushUri takes: `ilo`; empty for the image as it is."""
+    bios_settings_by_job = False
+    """BIOS settings that come with an apply time make a job, and no other change is taken until it has run; those
+    that come without one are kept and never applied."""
+    bios_refuses_apply_time = False
+    """A BIOS lists apply times, and refuses the property that asks for one."""
+
+    storage_changes_by_task = False
+    """Volumes are made and deleted by a task, also where that is at once."""
+    one_storage_job = False
+    """While a job of a storage controller waits or runs, no other change of it is taken."""
+    volume_properties_refused: frozenset[str] = frozenset()
+    """What a request for a volume must not hold, whatever the schema says."""
+    volume_deletion_refuses_apply_time = False
+    """The deletion of a volume must not name a time, although the collection offers times."""
 
     def before_write(self, call: Call) -> None:
         """Sees each PATCH, POST and DELETE before it is carried out; may change `call.body` or raise RedfishError."""

@@ -3,6 +3,7 @@
 It exists only where it was enabled, asks for no login, and is in no journal.
 """
 
+from collections.abc import Callable
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
@@ -11,9 +12,11 @@ import msgspec
 from simulators.redfish.documents import Answer, Request, decode
 from simulators.redfish.faults import FaultBook, FaultFileError, parse_rules
 from simulators.redfish.journal import RequestJournal
+from simulators.redfish.power import PowerState
 from simulators.redfish.state import MachineState
 
 CONTROL_ROOT = "/_simulator"
+HEALTH = ("OK", "Warning", "Critical")
 
 
 class Controlled(Protocol):
@@ -22,6 +25,7 @@ class Controlled(Protocol):
     faults: FaultBook
     journal: RequestJournal
     state: MachineState
+    controls: dict[str, Callable[[Request], Answer]]
 
 
 def control(server: Controlled, request: Request) -> Answer:
@@ -34,8 +38,13 @@ def control(server: Controlled, request: Request) -> Answer:
         return control_journal(server.journal, request)
     if kind == "state" and not name and request.method == "GET":
         return Answer.of(200, state_document(server.state))
+    if kind == "state" and not name and request.method == "POST":
+        return set_state(server.state, request)
+    if kind in server.controls and not name:
+        return server.controls[kind](request)
     if kind == "" and request.method == "GET":
-        return Answer.of(200, {"resources": [f"{CONTROL_ROOT}/{word}" for word in ("faults", "journal", "state")]})
+        words = ("faults", "journal", "state", *server.controls)
+        return Answer.of(200, {"resources": [f"{CONTROL_ROOT}/{word}" for word in words]})
     return Answer.of(404, {"error": f"no such control resource: use {CONTROL_ROOT}/faults, /journal or /state"})
 
 
@@ -71,6 +80,21 @@ def control_journal(journal: RequestJournal, request: Request) -> Answer:
     wanted = dict(parse_qsl(request.query))
     entries = journal.entries(wanted.get("method", "*"), wanted.get("path", "*"))
     return Answer.of(200, {"total": journal.total, "entries": entries})
+
+
+def set_state(state: MachineState, request: Request) -> Answer:
+    """`{"power": "Off", "health": "Critical"}`: what a hand on the machine, or a part that fails, would do."""
+    wanted = request.json_object() or {}
+    power, health = wanted.get("power"), wanted.get("health")
+    if (power is None and health is None) or (power is not None and power not in set(PowerState)):
+        return Answer.of(400, {"error": f"give power ({', '.join(PowerState)}) or health (OK, Warning, Critical)"})
+    if health is not None and health not in HEALTH:
+        return Answer.of(400, {"error": f"health is one of {', '.join(HEALTH)}"})
+    if power is not None:
+        state.set_power(PowerState(power))
+    if health is not None:
+        state.set_health(health)
+    return Answer.of(200, state_document(state))
 
 
 def state_document(state: MachineState) -> dict[str, Any]:

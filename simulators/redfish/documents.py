@@ -49,6 +49,15 @@ def member_paths(collection: JsonObject | None) -> list[str]:
     return [path for member in members if (path := linked_path(member)) is not None]
 
 
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A file that came in with a request, as it was on the wire."""
+
+    name: str
+    size: int
+    sha256: str
+
+
 @dataclass(slots=True)
 class Request:
     """One HTTP request, free of any transport. `headers` compare without case; `body` is complete."""
@@ -59,6 +68,8 @@ class Request:
     headers: "CIMultiDict[str] | CIMultiDictProxy[str]" = field(default_factory=CIMultiDict)
     body: bytes = b""
     secure: bool = False
+    uploads: "tuple[Upload, ...]" = ()
+    """What was uploaded, where `body` holds only the beginning of it."""
 
     def json_object(self) -> JsonObject | None:
         """The body as a JSON object, or None where it is anything else (or not JSON)."""

@@ -166,6 +166,16 @@ class _Entry:
         self.seen = 0
         self.hits = 0
 
+    def next_effect(self, ahead: int = 0) -> Effect | None:
+        """What the rule does to the request that was counted last, or to the next one; None before it begins and
+        after its end."""
+        limit = self.rule.count if self.rule.count is not None else (len(self.rule.sequence) or None)
+        if self.seen + ahead <= self.rule.after or (limit is not None and self.hits >= limit):
+            return None
+        if self.rule.sequence:
+            return self.rule.sequence[min(self.hits + 1, len(self.rule.sequence)) - 1]
+        return self.rule
+
 
 class FaultBook:
     """The rules in force. They may be added and removed while the service runs."""
@@ -209,18 +219,36 @@ class FaultBook:
     def take(self, request: Request, login: LoginKind) -> tuple[str, Effect] | None:
         """The effect for this request, counted as used; None where no rule applies."""
         for name, entry in self._entries.items():
-            rule = entry.rule
-            if not rule.matches(request, login):
+            if not entry.rule.matches(request, login):
                 continue
             entry.seen += 1
-            limit = rule.count if rule.count is not None else (len(rule.sequence) or None)
-            if entry.seen <= rule.after or (limit is not None and entry.hits >= limit):
-                continue
-            entry.hits += 1
-            if rule.sequence:
-                return name, rule.sequence[min(entry.hits, len(rule.sequence)) - 1]
-            return name, rule
+            effect = entry.next_effect()
+            if effect is not None:
+                entry.hits += 1
+                return name, effect
         return None
+
+    def expanded(self, request: Request, login: LoginKind, document: JsonObject) -> JsonObject | None:
+        """The document that `request` would get, in the place of its link in a collection.
+
+        A rule that alters the document alters it there too. None where a rule makes the request fail: the link stays,
+        and the rule waits for who follows it.
+        """
+        for entry in self._entries.values():
+            if not entry.rule.matches(request, login):
+                continue
+            effect = entry.next_effect(ahead=1)
+            if effect is None:
+                entry.seen += 1
+                continue
+            if effect.status is not None or effect.drop is not None or effect.raw is not None:
+                return None
+            if effect.merge is None and effect.set is None:
+                return document
+            entry.seen, entry.hits = entry.seen + 1, entry.hits + 1
+            altered = decode(altered_document(encode(document), effect.merge, effect.set))
+            return altered if isinstance(altered, dict) else None
+        return document
 
 
 def load_faults(file: Path) -> list[FaultRule]:

@@ -48,7 +48,8 @@ class RedfishFleet:
             raise ValueError(f"a fleet needs one BMC or more, not {count}")
         self.tree = tree if isinstance(tree, RecordedTree) else RecordedTree.load(Path(tree or OWN_TREE))
         self.tls = (TlsMaterial.self_signed((first_address or host, "localhost")) if tls is True else tls) or None
-        context = self.tls.server_context() if self.tls else None
+        # One alone may have its certificate replaced; many share theirs, and show what the tree has recorded.
+        context = self.tls.server_context() if self.tls and count > 1 else None
         hosts = consecutive_addresses(first_address, count) if first_address else [host] * count
         self._same_port = first_address is not None
         self.servers = [
@@ -63,6 +64,7 @@ class RedfishFleet:
                 journal_size=journal_size,
                 control=control,
                 clock=clock,
+                tls=self.tls if count == 1 and self.tls else False,
                 ssl_context=context,
             )
             for number in range(count)

@@ -93,6 +93,8 @@ def readable_body(request: Request) -> Any:
     """The body as JSON without its secrets, else its length: uploads are not kept."""
     if not request.body:
         return None
+    if request.uploads:
+        return f"({sum(upload.size for upload in request.uploads)} bytes)"
     document = request.json_object()
     if document is None:
         return f"({len(request.body)} bytes)"

@@ -18,7 +18,8 @@ class Machine:
     """Store, timeline, options and vendor behaviour of one machine, and the hooks between its concerns.
 
     `at_host_start` is called with a system's path each time its host starts (from off, or by a
-    restart): boot overrides are used up then and pending BIOS settings take effect.
+    restart): boot overrides are used up then and pending BIOS settings take effect. `at_manager_restart`
+    is what waits for the manager's own.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class Machine:
         self.behaviour = behaviour
         self.history = MachineHistory()
         self.at_host_start: list[HostStart] = []
+        self.at_manager_restart: list[Callable[[], None]] = []
         self.emit: EventSink = lambda _kind, _origin, _text: None
 
     def host_starts(self, system: str) -> None:

@@ -43,8 +43,14 @@ class VirtualMedia:
         routes.actions[EJECT] = self.eject
         routes.patches["VirtualMedia"] = self.patch
 
-    def insert(self, call: Call) -> None:
-        """InsertMedia. Errors: 400 for a missing, unknown or wrong parameter, 409 where an image is inserted."""
+    def insert(self, call: Call) -> Answer | None:
+        """InsertMedia. Errors: those of `check_insertion`."""
+        self.check_insertion(call)
+        self.put_image(call.resource, call.body)
+        return None
+
+    def check_insertion(self, call: Call) -> None:
+        """RedfishError: 400 for a missing, unknown or wrong parameter, 409 where an image is inserted."""
         unknown = [name for name in call.body if name not in PARAMETERS and not name.startswith(("@", "Oem"))]
         if unknown:
             raise RedfishError(400, [action_parameter_unknown(INSERT, name) for name in unknown])
@@ -56,7 +62,6 @@ class VirtualMedia:
                 raise action_parameter_type(INSERT, name, value)
         if call.document.get("Inserted") and call.document.get("Image"):
             raise resource_in_use("The virtual media slot")
-        self.put_image(call.resource, call.body)
 
     def eject(self, call: Call) -> None:
         """EjectMedia. The boot override is left as it is."""

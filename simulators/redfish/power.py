@@ -102,7 +102,7 @@ class Power:
             document["PowerState"] = state.value
 
         self.machine.store.edit(system, show)
-        self.machine.emit("PowerStateChanged", system, f"The power state is now {state.value}.")
+        self.machine.emit(f"Power{state.value}", system, f"The power state is now {state.value}.")
 
     def reset_system(self, call: Call) -> Answer | None:
         reset_type = requested_reset(call, allowed_resets(self.machine, call))
@@ -134,6 +134,10 @@ class Power:
         self.machine.history.resets.append(
             Reset(system, reset_type.value, state.value, self.machine.timeline.clock())
         )
+        self.obey(system, reset_type, settled, outcome)
+
+    def obey(self, system: str, reset_type: ResetType, settled: PowerState, outcome: str) -> None:
+        """What the host does with a reset that was accepted. The modelled host moves along the timeline."""
         options = self.machine.options
         if outcome == _NOTHING or (
             reset_type in GRACEFUL and outcome == PowerState.OFF and options.ignores_graceful_off

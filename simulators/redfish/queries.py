@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qsl
 
-from simulators.redfish.documents import JsonObject, decode, linked_path
+from simulators.redfish.documents import JsonObject, Request, decode, linked_path
 from simulators.redfish.errors import Message, RedfishError
 
 Reader = Callable[[str], JsonObject | None]
+MemberReader = Callable[[Request, str], JsonObject | None]
+"""What a request gets to see of a resource that it has expanded; None leaves the link as it is."""
 
 _EXPAND = re.compile(r"^([*.~])(?:\(\$levels=(\d+)\))?$")
 _COMPARISON = re.compile(r"^\s*([A-Za-z0-9_/@.]+)\s+(eq|ne|gt|ge|lt|le)\s+('(?:[^']|'')*'|[^\s]+)\s*$")
@@ -109,7 +111,7 @@ def expanded(document: JsonObject, value: str, features: JsonObject, read: Reade
         wanted = kind == "*" or (kind == "~") == in_links
         if not top and target and len(node) == 1:
             found = read(target) if wanted and "#" not in target else None
-            if found is None:
+            if found is None or found.keys() == {"error"}:
                 return node
             return walk(found, level - 1, False, True) if level > 1 else found
         return {

@@ -5,7 +5,7 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -17,7 +17,8 @@ from aiohttp import web
 from simulators.redfish.accounts import ANONYMOUS, Principal
 from simulators.redfish.behaviour import Behaviour
 from simulators.redfish.control import CONTROL_ROOT, control
-from simulators.redfish.documents import Answer, JsonObject, Request
+from simulators.redfish.documents import Answer, JsonObject, Request, Upload, path_key
+from simulators.redfish.errors import RedfishError
 from simulators.redfish.faults import Drop, Effect, FaultBook, FaultRule
 from simulators.redfish.journal import JournalEntry, RequestJournal
 from simulators.redfish.options import Account, Outage, ServiceOptions
@@ -26,6 +27,7 @@ from simulators.redfish.state import MachineState
 from simulators.redfish.timeline import Clock
 from simulators.redfish.tls import TlsMaterial
 from simulators.redfish.tree import OWN_TREE, RecordedTree
+from simulators.redfish.uploads import receive
 from simulators.redfish.vendors import behaviour_named
 from simulators.redfish.wire import NO_ACCESS_LOG, RedfishProtocol, cut, http_response, make_request, send_raw
 
@@ -74,7 +76,8 @@ class RedfishServer:
         self.state = MachineState(self.service)
         self.tls = (TlsMaterial.self_signed((host, "localhost")) if tls is True else tls) or None
         if self.tls is not None:
-            self.service.certificates.show_own(self.tls.certificate)
+            self.service.certificates.show_own(self.tls.certificate, self.tls.key)
+            self.service.certificates.serve = self._serve_with
         self.journal = RequestJournal(journal_size)
         self.faults = FaultBook(faults)
         self.latency = latency
@@ -82,12 +85,15 @@ class RedfishServer:
         self.port = port
         self._ssl_context = ssl_context or (self.tls.server_context() if self.tls else None)
         self._control = control
+        # Further control resources by their first word, for whoever puts more than a model behind this BMC.
+        self.controls: dict[str, Callable[[Request], Answer]] = {}
         self._listener: asyncio.Server | None = None
         self._http: web.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._deliveries: set[asyncio.Task[None]] = set()
         self._outage: asyncio.Task[None] | None = None
         self._client: aiohttp.ClientSession | None = None
+        self.service.member = self._member
         self.service.events.deliver = self._deliver
         self.service.timeline.on_schedule = lambda _due: self._arm_timer()
 
@@ -95,6 +101,12 @@ class RedfishServer:
     def url(self) -> str:
         """Where the service is, with no slash at its end: `https://127.0.0.1:40123`."""
         return f"{'https' if self._ssl_context else 'http'}://{self.host}:{self.port}"
+
+    def _serve_with(self, certificate: bytes, key: bytes) -> None:
+        """New connections see this certificate; those that are open keep the one that they have."""
+        self.tls = TlsMaterial(certificate, key)
+        if self._ssl_context is not None:
+            self.tls.load_into(self._ssl_context)
 
     async def start(self) -> None:
         """Binds and serves. Idempotent."""
@@ -109,6 +121,7 @@ class RedfishServer:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self.service.events.streams.close_all()
         running = [task for task in (self._outage, *self._deliveries) if task is not None]
         for task in running:
             task.cancel()
@@ -153,14 +166,14 @@ class RedfishServer:
     async def _handle(self, incoming: web.BaseRequest) -> web.StreamResponse:
         """One request from the socket to the answer. Nothing between execution and journal can be lost."""
         path, _, query = incoming.raw_path.partition("?")
-        body = await incoming.read() if incoming.body_exists else b""
+        path = unquote(path) if "%" in path else path
+        uploads: tuple[Upload, ...] = ()
+        if incoming.method == "POST" and path_key(path) in self.service.routes.pushes:
+            body, uploads = await receive(incoming)
+        else:
+            body = await incoming.read() if incoming.body_exists else b""
         request = Request(
-            incoming.method,
-            unquote(path) if "%" in path else path,
-            query,
-            incoming.headers,
-            body,
-            self._ssl_context is not None,
+            incoming.method, path, query, incoming.headers, body, self._ssl_context is not None, uploads
         )
         if self._control and request.path.startswith(CONTROL_ROOT):
             return http_response(control(self, request))
@@ -172,6 +185,8 @@ class RedfishServer:
         delay = self.latency + (effect.latency if effect else 0.0)
         if delay > 0:
             await asyncio.sleep(delay)
+        if effect is None and self.service.events.streams.is_stream(request):
+            return await self._stream_events(incoming, request, entry)
         answer, principal = Answer(200), ANONYMOUS
         if effect is None or effect.executes:
             answer, principal = self._execute(request)
@@ -184,15 +199,63 @@ class RedfishServer:
             return http_response(answer)
         return await self._spoil(incoming, effect, answer, entry)
 
+    async def _stream_events(
+        self, incoming: web.BaseRequest, request: Request, entry: JournalEntry | None
+    ) -> web.StreamResponse:
+        """Events as they happen, until the client leaves, the subscription is deleted, or the server stops."""
+        refusal, principal = self.service.admit_listener(request)
+        pending: asyncio.Queue[bytes | None] = asyncio.Queue()
+        path = ""
+        try:
+            if refusal is None:
+                path = self.service.events.streams.start(request, pending.put_nowait)
+        except RedfishError as error:
+            refusal = error.answer()
+        if entry is not None:
+            entry.executed, entry.status = refusal is None, refusal.status if refusal else 200
+            note_principal(entry, principal, self.service.login_kind(request))
+        if refusal is not None:
+            return http_response(refusal)
+        if isinstance(incoming.protocol, RedfishProtocol):
+            incoming.protocol.on_lost = lambda: pending.put_nowait(None)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+        response.force_close()
+        try:
+            await response.prepare(incoming)
+            while (data := await pending.get()) is not None:
+                await response.write(data)
+        except ConnectionError:
+            log.debug("a listener has left")
+        finally:
+            self.service.events.streams.ended(path)
+        return response
+
+    def _member(self, request: Request, path: str) -> JsonObject | None:
+        """A resource in an expanded collection: as it would be read by itself, with what fault rules do to it."""
+        document = self.service.store.document(path)
+        if document is None or not len(self.faults):
+            return document
+        alone = Request("GET", path, "", request.headers, secure=request.secure)
+        return self.faults.expanded(alone, self.service.login_kind(request), document)
+
     def _execute(self, request: Request) -> tuple[Answer, Principal]:
         was_down = bool(self.service.manager.down_for)
         answer, principal = self.service.answer(request)
-        seconds = self.service.manager.down_for
-        if seconds and not was_down and self.service.options.manager_reset_outage is Outage.REFUSED:
+        if self._note_outage(was_down):
             answer = answer.with_headers({"Connection": "close"})
             answer.closes_connection = True
-            self._outage = asyncio.get_running_loop().create_task(self._refuse_for(seconds))
         return answer, principal
+
+    def _note_outage(self, was_down: bool) -> bool:
+        """Whether the manager has just gone away in a way that cuts its connections."""
+        seconds = self.service.manager.down_for
+        if not seconds or was_down:
+            return False
+        self.service.events.streams.close_all()
+        if self.service.options.manager_reset_outage is not Outage.REFUSED:
+            return False
+        self._outage = asyncio.get_running_loop().create_task(self._refuse_for(seconds))
+        return True
 
     async def _spoil(
         self, incoming: web.BaseRequest, effect: Effect, answer: Answer, entry: JournalEntry | None
@@ -237,7 +300,9 @@ class RedfishServer:
 
     def _timer_fires(self) -> None:
         self._timer = None
+        was_down = bool(self.service.manager.down_for)
         self.service.timeline.advance()
+        self._note_outage(was_down)
         self._arm_timer()
 
     def _deliver(self, destination: str, event: JsonObject, headers: Mapping[str, str]) -> None:

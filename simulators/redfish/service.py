@@ -7,6 +7,7 @@ two requests never interleave and a conditional write is atomic.
 import logging
 import time
 from collections.abc import Mapping
+from functools import partial
 
 from simulators.redfish.access import Access
 from simulators.redfish.accounts import (
@@ -43,8 +44,9 @@ from simulators.redfish.media import VirtualMedia, takes_actions
 from simulators.redfish.options import Account, ServiceOptions
 from simulators.redfish.power import Power
 from simulators.redfish.properties import annotated, is_patchable, split_patch
-from simulators.redfish.queries import apply_query
+from simulators.redfish.queries import MemberReader, apply_query
 from simulators.redfish.routes import Call, Handler, Routes
+from simulators.redfish.server_profile import ServerProfile
 from simulators.redfish.storage import Storage
 from simulators.redfish.store import ResourceStore
 from simulators.redfish.tasks import TaskEngine
@@ -114,6 +116,7 @@ class RedfishService:
         self.access = Access(self.machine, self.accounts, self.sessions)
         self.manager = ManagerReset(self.machine, self.sessions)
         self.certificates = Certificates(self.machine)
+        self.update = Update(self.machine, self.tasks, self.manager)
         for concern in (
             self.power,
             self.boot,
@@ -123,14 +126,16 @@ class RedfishService:
             self.events,
             self.certificates,
             self.tasks,
-            Bios(self.machine),
-            Update(self.machine, self.tasks),
+            Bios(self.machine, self.tasks),
+            self.update,
             Storage(self.machine, self.tasks),
+            ServerProfile(self.machine, self.tasks),
         ):
             concern.register(self.routes)
         self._allow: dict[str, tuple[Resource, str]] = {}
         features = tree.root.get("ProtocolFeaturesSupported")
         self._features: JsonObject = features if isinstance(features, dict) else {}
+        self.member: MemberReader = lambda _request, path: self.store.document(path)
 
     def login_kind(self, request: Request) -> LoginKind:
         """How a request says who sends it, whether or not that is true."""
@@ -156,6 +161,16 @@ class RedfishService:
             )
             return failed.answer(), principal
 
+    def admit_listener(self, request: Request) -> tuple[Answer | None, Principal]:
+        """Whether a stream of events may be opened; else the answer to give in its place."""
+        self.timeline.advance()
+        try:
+            if self.manager.down_for:
+                raise temporarily_unavailable(max(1, round(self.manager.down_for)))
+            return None, self._admit(request)
+        except RedfishError as error:
+            return error.answer(), ANONYMOUS
+
     def _admit(self, request: Request) -> Principal:
         """Checks method, OData version and login, in this order. RedfishError for what is refused."""
         if request.method not in METHODS:
@@ -174,7 +189,7 @@ class RedfishService:
         if principal is ANONYMOUS:
             raise unauthorized()
         if principal.must_change_password and not self._is_own_account(request, principal):
-            raise password_change_required()
+            raise password_change_required(self.accounts.logins[principal.user].path)
         return principal
 
     def _is_open(self, request: Request) -> bool:
@@ -239,7 +254,7 @@ class RedfishService:
         ):
             return Answer(304, b"", headers)
         if request.query and document is not None:
-            found = apply_query(document, request.query, self._features, self.store.document)
+            found = apply_query(document, request.query, self._features, partial(self.member, request))
             if found is not document:
                 return Answer.of(200, found, dict(headers))
         return Answer(200, resource.encoded, headers)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from simulators.redfish.documents import JsonObject
+from simulators.redfish.documents import JsonObject, Upload
 from simulators.redfish.history import Boot, Reset
 from simulators.redfish.machine import merge_properties
 from simulators.redfish.power import PowerState
@@ -39,6 +39,12 @@ class MachineState:
         """Sets the power as a hand on the machine would: at once, and in no journal."""
         self.service.power.set_state(system or self.systems[0], PowerState(state))
 
+    def set_health(self, health: str, system: str | None = None) -> None:
+        """Sets a system's health and rollup (OK, Warning, Critical), as a part that fails or is mended would."""
+        path = system or self.systems[0]
+        self.patch(path, {"Status": {"Health": health, "HealthRollup": health}})
+        self.service.machine.emit(f"Health{health}", path, f"The health is now {health}.")
+
     @property
     def resets(self) -> list[Reset]:
         """Resets that were carried out, in order."""
@@ -58,6 +64,11 @@ class MachineState:
         """The override that the next start will use."""
         self.service.timeline.advance()
         return self.service.boot.override(system or self.systems[0])
+
+    @property
+    def uploads(self) -> list[Upload]:
+        """The images that were pushed, in order."""
+        return list(self.service.update.uploads)
 
     @property
     def media(self) -> dict[str, Media]:

@@ -20,6 +20,7 @@ class TaskState(StrEnum):
     NEW = "New"
     STARTING = "Starting"
     RUNNING = "Running"
+    PENDING = "Pending"
     COMPLETED = "Completed"
     EXCEPTION = "Exception"
     CANCELLED = "Cancelled"
@@ -35,6 +36,14 @@ STAGES = (
 )
 
 
+class TaskStaged(Exception):
+    """Raised by the work of a task: it waits for the next start of a host, which does `work`."""
+
+    def __init__(self, text: str, work: Callable[[], None]) -> None:
+        super().__init__(text)
+        self.work = work
+
+
 class TaskFailed(Exception):
     """Raised by the work of a task: the task ends in Exception with this text."""
 
@@ -46,6 +55,10 @@ class RunningTask:
     work: Callable[[], None]
     state: TaskState = TaskState.NEW
     scheduled: list[Scheduled] = field(default_factory=list)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in ENDED
 
 
 class TaskEngine:
@@ -59,12 +72,43 @@ class TaskEngine:
             "/"
         )
         self.running: dict[str, RunningTask] = {}
+        self.staged: list[RunningTask] = []
+        machine.at_host_start.append(self._host_starts)
 
     def register(self, routes: Routes) -> None:
         routes.deletions["Task"] = self.cancel
 
     def start(self, name: str, work: Callable[[], None], seconds: float | None = None) -> Answer:
         """Starts a task that does `work` at its end: 202 with the monitor in Location and the task as body."""
+        task = self._create(name, work)
+        total = self.machine.options.task_seconds if seconds is None else seconds
+        self._run(task, total)
+        return self._accepted(task, max(1, round(total / 10)) if total > 0 else None)
+
+    def schedule(self, name: str) -> tuple[Answer, RunningTask]:
+        """A task that waits until `run` is called: for what is to happen with the next start of the host.
+
+        The message is Dell's (JCP001); the state is what iDRAC shows with it.
+        """
+        task = self._create(name, lambda: None)
+        self._show(
+            task, TaskState.STARTING, 0, "OK", Message("IDRAC.2.8.JCP001", "Task successfully scheduled.", "OK")
+        )
+        return self._accepted(task, None), task
+
+    def begin(self, name: str) -> tuple[Answer, RunningTask]:
+        """A task whose work goes on elsewhere, for as long as it takes: it runs until `run` ends it."""
+        task = self._create(name, lambda: None)
+        self._show(task, TaskState.RUNNING, 0, "OK")
+        return self._accepted(task, 1), task
+
+    def run(self, task: RunningTask, work: Callable[[], None]) -> None:
+        """Runs a task that was scheduled; it does `work` at its end. One that was cancelled stays so."""
+        if not task.has_ended:
+            task.work = work
+            self._run(task, self.machine.options.task_seconds)
+
+    def _create(self, name: str, work: Callable[[], None]) -> RunningTask:
         number = self.machine.store.free_id(self.collection)
         task = RunningTask(f"{self.collection}/{number}", f"{self.service}/TaskMonitors/{number}", work)
         document: JsonObject = {
@@ -84,13 +128,17 @@ class TaskEngine:
         else:
             self.machine.store.put(task.path, document)
         self.running[path_key(task.monitor)] = task
-        total = self.machine.options.task_seconds if seconds is None else seconds
+        return task
+
+    def _run(self, task: RunningTask, total: float) -> None:
         for share, state, percent in STAGES:
             self._at(task, share * total, state, percent)
         task.scheduled.append(self.machine.timeline.after(total, lambda: self._finish(task)))
+
+    def _accepted(self, task: RunningTask, retry_after: int | None) -> Answer:
         headers = {"Location": task.monitor, "OData-Version": "4.0"}
-        if total > 0:
-            headers["Retry-After"] = str(max(1, round(total / 10)))
+        if retry_after is not None:
+            headers["Retry-After"] = str(retry_after)
         return Answer.of(202, self.machine.store.document(task.path), headers)
 
     def monitor(self, path: str) -> Answer | None:
@@ -129,10 +177,27 @@ class TaskEngine:
     def _finish(self, task: RunningTask) -> None:
         try:
             task.work()
+        except TaskStaged as staged:
+            task.work = staged.work
+            self.staged.append(task)
+            text = Message("OperationPending", str(staged), "OK")
+            self._show(task, TaskState.PENDING, None, "OK", text)
         except TaskFailed as failure:
             self._show(task, TaskState.EXCEPTION, None, "Critical", Message("GeneralError", str(failure), "Critical"))
         else:
             self._show(task, TaskState.COMPLETED, 100, "OK", Message("Success", "The task was carried out.", "OK"))
+        kept = self.machine.options.task_kept_seconds
+        if kept is not None:
+            self.machine.timeline.after(kept, lambda: self._forget(task))
+
+    def _host_starts(self, _system: str) -> None:
+        staged, self.staged = self.staged, []
+        for task in staged:
+            self._finish(task)
+
+    def _forget(self, task: RunningTask) -> None:
+        self.running.pop(path_key(task.monitor), None)
+        self.machine.store.remove_member(self.collection, task.path)
 
     def _show(
         self, task: RunningTask, state: TaskState, percent: int | None, status: str, message: Message | None = None

@@ -33,6 +33,11 @@ class TlsMaterial(msgspec.Struct, frozen=True):
         """A context for the server's side; TLS 1.2 or newer (DSP0266, TLS)."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self.load_into(context)
+        return context
+
+    def load_into(self, context: ssl.SSLContext) -> None:
+        """Lets a context serve with this certificate from here on."""
         # The ssl module loads keys from files only; this one is readable by the owner, and gone at once.
         descriptor, name = tempfile.mkstemp(suffix=".pem")
         try:
@@ -41,7 +46,6 @@ class TlsMaterial(msgspec.Struct, frozen=True):
             context.load_cert_chain(name)
         finally:
             Path(name).unlink()
-        return context
 
     def client_context(self) -> ssl.SSLContext:
         """A context that trusts this certificate and no other."""

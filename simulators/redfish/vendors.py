@@ -29,6 +29,8 @@ class LenovoXcc(Behaviour):
 
     name = "lenovo-xcc"
     mirrors_media = True
+    claims_updates = True  # metal-toolbox/bmclib
+    bios_refuses_apply_time = True  # metal-toolbox/bmclib, its Lenovo BIOS settings
 
     def requires_if_match(self, resource: Resource) -> bool:
         return resource.schema in {"VirtualMedia", "ComputerSystem", "Bios", "ManagerAccount", "SecureBoot"}
@@ -79,6 +81,8 @@ class HpeIlo(Behaviour):
     """
 
     name = "hpe-ilo"
+    volume_properties_refused = frozenset({"VolumeType", "Encrypted"})  # iLO 6: OpenStack Ironic's notes on RAID
+    update_form = "ilo"  # HPE's python-ilorest-library
 
     def before_write(self, call: Call) -> None:
         if call.action == EJECT and not call.request.body:
@@ -103,6 +107,10 @@ class DellIdrac(Behaviour):
     """
 
     name = "dell-idrac"
+    storage_changes_by_task = True  # OpenStack Ironic's notes on RAID over Redfish
+    one_storage_job = True
+    volume_deletion_refuses_apply_time = True  # from 6.00.02: OpenStack Ironic's notes on RAID
+    bios_settings_by_job = True  # dell/iDRAC-Redfish-Scripting issues 84 and 249
 
     def refuse_redundant_reset(self, action: str, reset_type: str, state: str) -> RedfishError | None:
         return action_conflicts(action, "ResetType", reset_type, state)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
@@ -21,7 +22,17 @@ MEBIBYTE = b" " * 1024 * 1024
 
 
 class RedfishProtocol(web.RequestHandler):
-    """The server's side of one connection; what cannot be read as HTTP is answered as Redfish, too."""
+    """The server's side of one connection; what cannot be read as HTTP is answered as Redfish, too.
+
+    `on_lost` is called when the connection is gone: a stream that is silent would not notice.
+    """
+
+    on_lost: Callable[[], None] | None = None
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if self.on_lost is not None:
+            self.on_lost()
+        super().connection_lost(exc)
 
     def handle_error(
         self,

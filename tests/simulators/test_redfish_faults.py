@@ -90,6 +90,24 @@ async def test_merge_changes_the_answer_and_not_the_state(start: Start) -> None:
     assert true["Status"]["Health"] == "OK"
 
 
+async def test_what_a_rule_does_to_a_member_shows_in_its_expanded_collection_too(start: Start) -> None:
+    bmc = await start(faults=[FaultRule(name="off", path=SYSTEM, set={"/PowerState": "Off"}, count=2)])
+
+    expanded = [(await bmc.get("/redfish/v1/Systems?$expand=.")).data["Members"][0] for _ in range(3)]
+
+    assert [member["PowerState"] for member in expanded] == ["Off", "Off", "On"]
+    assert bmc.server.faults.hits("off") == 2
+
+
+async def test_a_member_that_a_rule_makes_fail_stays_a_link_and_the_rule_waits(start: Start) -> None:
+    bmc = await start(faults=[FaultRule(name="busy", path=SYSTEM, status=503, count=1)])
+
+    (member,) = (await bmc.get("/redfish/v1/Systems?$expand=.")).data["Members"]
+
+    assert member == {"@odata.id": SYSTEM}
+    assert [(await bmc.get(SYSTEM)).status for _ in range(2)] == [503, 200]
+
+
 @pytest.mark.case("B28")
 async def test_a_late_answer_comes_after_the_request_was_executed(start: Start) -> None:
     bmc = await start(faults=[FaultRule(method="POST", path=RESET, answer_late=30)])

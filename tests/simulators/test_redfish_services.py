@@ -10,7 +10,7 @@ from aiohttp import web
 from cryptography import x509
 
 from simulators.redfish import ServiceOptions, TlsMaterial
-from tests.simulators.conftest import MANAGER, SYSTEM, FakeClock, Start, basic
+from tests.simulators.conftest import MANAGER, SYSTEM, FakeClock, RedfishClient, Start, basic
 
 BIOS = f"{SYSTEM}/Bios"
 UPDATE = "/redfish/v1/UpdateService"
@@ -211,16 +211,87 @@ async def test_a_volume_that_cannot_be_is_refused(start: Start, body: object, st
     assert (await bmc.post(f"{STORAGE}/Volumes", body)).status == status
 
 
-async def test_a_volume_for_later_is_a_task(start: Start, clock: FakeClock) -> None:
+def offer_times(bmc: RedfishClient, *times: str) -> None:
+    support = {"@odata.type": "#Settings.v1_3_5.OperationApplyTimeSupport", "SupportedValues": list(times)}
+    bmc.server.state.patch(f"{STORAGE}/Volumes", {"@Redfish.OperationApplyTimeSupport": support})
+
+
+async def test_a_volume_for_later_is_made_with_the_next_start_of_the_host(start: Start, clock: FakeClock) -> None:
     bmc = await start(options=ServiceOptions(task_seconds=60), clock=clock)
+    offer_times(bmc, "Immediate", "OnReset")
     body = {"RAIDType": "RAID0", "Links": drives(3, 4), "@Redfish.OperationApplyTime": "OnReset"}
 
+    async def count() -> int:
+        return int((await bmc.get(f"{STORAGE}/Volumes")).data["Members@odata.count"])
+
     begun = await bmc.post(f"{STORAGE}/Volumes", body)
-    before = (await bmc.get(f"{STORAGE}/Volumes")).data["Members@odata.count"]
+    clock.move(600)
+    before = await count()
+    again = await bmc.post(f"{STORAGE}/Volumes", body)
+    await bmc.reset("ForceRestart")
     clock.move(61)
 
-    assert begun.status == 202
-    assert (before, (await bmc.get(f"{STORAGE}/Volumes")).data["Members@odata.count"]) == (1, 2)
+    assert (begun.status, begun.data["Payload"]["TargetUri"]) == (202, f"{STORAGE}/Volumes")
+    assert (again.status, before, await count()) == (409, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("times", "asked", "status"),
+    [
+        ((), "Immediate", 400),
+        (("OnReset",), "Immediate", 400),
+        (("OnReset",), None, 202),
+        (("Immediate",), None, 201),
+    ],
+)
+async def test_a_volume_is_made_at_a_time_that_is_offered(
+    start: Start, times: tuple[str, ...], asked: str | None, status: int
+) -> None:
+    bmc = await start()
+    if times:
+        offer_times(bmc, *times)
+    body = {"RAIDType": "RAID0", "Links": drives(3, 4)}
+    if asked is not None:
+        body["@Redfish.OperationApplyTime"] = asked
+
+    assert (await bmc.post(f"{STORAGE}/Volumes", body)).status == status
+
+
+async def test_a_vendor_with_one_job_for_a_controller_refuses_a_second(start: Start, clock: FakeClock) -> None:
+    bmc = await start(options=ServiceOptions(task_seconds=60), clock=clock, behaviour="dell-idrac")
+
+    first = await bmc.post(f"{STORAGE}/Volumes", {"RAIDType": "RAID0", "Links": drives(3)})
+    second = await bmc.delete(f"{STORAGE}/Volumes/1")
+    clock.move(61)
+    third = await bmc.delete(f"{STORAGE}/Volumes/1")
+
+    assert (first.status, second.status, second.message_ids, third.status) == (202, 400, ["SYS011"], 202)
+
+
+async def test_a_request_for_a_volume_must_hold_what_this_bmc_wants(start: Start) -> None:
+    options = ServiceOptions(volume_properties_required=("VolumeType",), volume_properties_refused=("Encrypted",))
+    bmc = await start(options=options)
+    body = {"RAIDType": "RAID1", "Links": drives(3, 4)}
+
+    assert (await bmc.post(f"{STORAGE}/Volumes", body)).message_ids == ["PropertyMissing"]
+    body["VolumeType"] = "Mirrored"
+    assert (await bmc.post(f"{STORAGE}/Volumes", {**body, "Encrypted": False})).message_ids == ["PropertyUnknown"]
+    assert (await bmc.post(f"{STORAGE}/Volumes", body)).status == 201
+
+
+async def test_a_controller_is_reset_with_its_volumes_and_spares(start: Start) -> None:
+    bmc = await start()
+    target = f"{STORAGE}/Actions/Storage.ResetToDefaults"
+    bmc.server.state.patch(STORAGE, {"Actions": {"#Storage.ResetToDefaults": {"target": target}}})
+    spares = {"Links": {"DedicatedSpareDrives": drives(3)["Drives"]}}
+
+    assert (await bmc.patch(f"{STORAGE}/Volumes/1", spares)).status == 200
+    assert (await bmc.get(f"{STORAGE}/Drives/Disk3")).data["HotspareType"] == "Dedicated"
+    assert (await bmc.post(f"{STORAGE}/Volumes", {"RAIDType": "RAID0", "Links": drives(3)})).status == 409
+    assert (await bmc.post(target, {"ResetType": "ResetAll"})).status == 204
+    assert (await bmc.get(f"{STORAGE}/Volumes")).data["Members"] == []
+    assert (await bmc.get(f"{STORAGE}/Drives/Disk3")).data["HotspareType"] == "None"
+    assert (await bmc.post(target, {"ResetType": "Everything"})).status == 400
 
 
 async def test_events_reach_their_subscriber_until_it_leaves(start: Start) -> None:
@@ -250,7 +321,7 @@ async def test_events_reach_their_subscriber_until_it_leaves(start: Start) -> No
     await bmc.reset("On")
 
     assert subscribed.status == 201
-    assert (subscribed.data["HttpHeaders"], key) == (None, "k-4711")
+    assert (subscribed.data["HttpHeaders"], key) == ([], "k-4711")
     assert test_event["Context"] == "site-1"
     assert test_event["Events"][0]["MessageId"] == "ResourceEvent.1.3.TestMessage"
     assert power_event["Events"][0]["OriginOfCondition"] == {"@odata.id": SYSTEM}
