@@ -1,134 +1,30 @@
-"""What a BMC can do, found out by reading: one line per operation of the table, with what was read that says so."""
+"""What a BMC can do, by what was read of it: one line per operation of the table, with what says so. Pure."""
 
-from __future__ import annotations
+from collections.abc import Collection
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-from drivers.driver import Call
-from drivers.redfish import boot_override, indicator, reset_types
-from drivers.redfish.boot import settings_path
-from drivers.redfish.boot_override import BootView
-from drivers.redfish.document import (
-    Document,
-    action,
-    action_info_uri,
-    allowed_values,
-    allowed_values_of_action_info,
-    boolean,
-    dig,
-    link,
-    members,
-    text,
-)
-from drivers.redfish.event_log import find_log
-from drivers.redfish.failures import NoAnswer, Refused
-from drivers.redfish.media_slots import Slot
-from drivers.redfish.virtual_media import read_slots
-from protocol.errors import ErrorCode, OperationError
+from drivers.redfish import boot_override, reset_types
+from drivers.redfish.document import Document, action, boolean, dig, link, settings_path, text
+from drivers.redfish.evidence import Evidence
 from protocol.operations import OPERATIONS, Concern
 from protocol.shapes.boot import BootDevice
 from protocol.shapes.management import OperationSupport, Support
 from protocol.shapes.power import PowerAction
 from protocol.shapes.virtual_media import InsertMethod
 
-if TYPE_CHECKING:
-    from drivers.redfish.connection import RedfishConnection
-
-__all__ = ["Evidence", "judge", "supports"]
+__all__ = ["judge"]
 
 Verdict = tuple[Support, str]
 
 
-@dataclass(slots=True)
-class Evidence:
-    """Everything that was read for the report."""
-
-    root: Document
-    system: Document
-    manager: Document
-    reset_types: list[str] = field(default_factory=list)
-    manager_reset_types: list[str] = field(default_factory=list)
-    boot: BootView = field(default_factory=lambda: BootView({}, {}))
-    secure_boot: Document | None = None
-    refusals: dict[str, str] = field(default_factory=dict)
-    """Why a resource could not be read, by its name here."""
-    slots: list[Slot] = field(default_factory=list)
-    log: Document | None = None
-    light: bool = False
-    sensors: str | None = None
-    bios: Document | None = None
-    storage: list[Document] = field(default_factory=list)
-    update: Document | None = None
-    accounts: Document | None = None
-    network: Document | None = None
-
-
-async def supports(connection: RedfishConnection, call: Call) -> list[OperationSupport]:
-    """Reads what is needed once, then judges every operation."""
-    return judge(await _gather(connection, call))
-
-
-def judge(evidence: Evidence) -> list[OperationSupport]:
-    """The verdict on every operation of the table, in its order. Pure."""
+def judge(evidence: Evidence, own: Collection[str]) -> list[OperationSupport]:
+    """The verdict on every operation of the table, in its order. Pure. `own`: the operations that the driver has."""
     lines = []
     for operation in OPERATIONS.values():
         support, words = _verdict(operation.concern, operation.name, evidence)
+        if operation.id not in own and operation.concern is not Concern.DEPLOY:
+            support, words = Support.UNSUPPORTED, f"this driver does not have it (the BMC: {words})"
         lines.append(OperationSupport(operation=operation.id, support=support, evidence=words))
     return lines
-
-
-async def _gather(connection: RedfishConnection, call: Call) -> Evidence:
-    service = connection.service
-    system = await service.system(call)
-    manager = await service.manager(call, system) or {}
-    evidence = Evidence(await connection.root(call), system, manager)
-
-    async def read(name: str, path: str | None) -> Document | None:
-        """An optional resource; why it cannot be read is evidence too."""
-        if path is None:
-            return None
-        try:
-            return await connection.get(path, call, patience=0)
-        except (Refused, NoAnswer) as failure:
-            evidence.refusals[name] = failure.message
-        except OperationError as error:
-            if error.code is not ErrorCode.BMC_ERROR:
-                raise
-            evidence.refusals[name] = error.message
-        return None
-
-    async def resets(holder: Document, name: str) -> list[str]:
-        offered = action(holder, name) or {}
-        return allowed_values(offered, "ResetType") or allowed_values_of_action_info(
-            await read(name, action_info_uri(offered)), "ResetType"
-        )
-
-    evidence.reset_types = await resets(system, "ComputerSystem.Reset")
-    evidence.manager_reset_types = await resets(manager, "Manager.Reset")
-    evidence.boot = BootView.of(system, await read("settings", settings_path(system)))
-    evidence.secure_boot = await read("SecureBoot", link(system, "SecureBoot"))
-    evidence.slots, _ = await read_slots(connection, call)
-    try:
-        evidence.log = await find_log(connection, call)
-    except OperationError as error:
-        if error.code is not ErrorCode.UNSUPPORTED:
-            raise
-    evidence.light = indicator.has_light(system)
-    for path in await service.chassis(call, system):
-        chassis = await read("chassis", path) or {}
-        evidence.light = evidence.light or indicator.has_light(chassis)
-        for key in ("Sensors", "Thermal", "Power", "ThermalSubsystem"):
-            evidence.sensors = evidence.sensors or link(chassis, key)
-    evidence.bios = await read("Bios", link(system, "Bios"))
-    for path in members(await read("Storage", link(system, "Storage"))):
-        storage = await read("storage member", path)
-        if storage is not None:
-            evidence.storage.append(storage)
-    evidence.update = await read("UpdateService", link(evidence.root, "UpdateService"))
-    evidence.accounts = await read("AccountService", link(evidence.root, "AccountService"))
-    evidence.network = await read("NetworkProtocol", link(manager, "NetworkProtocol"))
-    return evidence
 
 
 def _verdict(concern: Concern, name: str, evidence: Evidence) -> Verdict:
@@ -251,11 +147,10 @@ def _console(name: str, evidence: Evidence) -> Verdict:
     offered = [str(kind) for kind in kinds] if isinstance(kinds, list) else []
     if isinstance(own, dict):
         offered += [key for key in ("SSH", "IPMI", "Telnet") if isinstance(own.get(key), dict)]
+    words = "neither manager nor system offers a SerialConsole"
     if offered:
-        return _maybe(
-            f"SerialConsole offers {', '.join(dict.fromkeys(offered))}: it is reached by the ipmi or ssh driver"
-        )
-    return _no("neither manager nor system offers a SerialConsole")
+        words = f"SerialConsole offers {', '.join(dict.fromkeys(offered))}: it is reached by the ipmi or ssh driver"
+    return _yes(words) if name == "getConsole" else _no(words)
 
 
 def _bios(name: str, evidence: Evidence) -> Verdict:
@@ -308,11 +203,27 @@ def _config(name: str, evidence: Evidence) -> Verdict:
         case "rotatePassword":
             accounts = link(evidence.accounts, "Accounts")
             return _yes(accounts) if accounts else _no("the service has no AccountService with Accounts")
+        case "getCertificates" | "generateCsr" | "replaceCertificate":
+            return _certificates(name, evidence)
         case _:
             offered = dig(evidence.manager, "Actions", "Oem")
             found = [key for key in offered if "Configuration" in key] if isinstance(offered, dict) else []
             wanted = [key for key in found if ("Export" if name == "exportConfig" else "Import") in key]
             return _yes(", ".join(wanted)) if wanted else _no("the manager has no action for a vendor's profile")
+
+
+def _certificates(name: str, evidence: Evidence) -> Verdict:
+    service = evidence.certificates
+    if service is None:
+        return _no(evidence.refusals.get("CertificateService", "the service has no CertificateService"))
+    web = link(evidence.network, "HTTPS", "Certificates")
+    if name == "getCertificates":
+        return _yes(web) if web else _maybe(f"{_where(service)} names no place for those of the web server")
+    wanted = {"generateCsr": "GenerateCSR", "replaceCertificate": "ReplaceCertificate"}[name]
+    if action(service, f"CertificateService.{wanted}") is None:
+        return _no(f"CertificateService has no {wanted} action")
+    words = f"CertificateService.{wanted}"
+    return _yes(words) if web else _maybe(f"{words}; it names no place for the certificates of the web server")
 
 
 def _inventory(system: Document) -> list[str]:
