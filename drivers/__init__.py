@@ -8,6 +8,7 @@ from drivers.breaker import Breaker
 from drivers.driver import Call, Connection, Driver, Environment, method_name, operations_of
 from drivers.invoke import Drivers, Reply, Turn, ainvoke, invoke
 from drivers.registry import INSTALLED, load
+from drivers.rotation import GivenPassword, Rotation
 from drivers.target import Target
 
 __all__ = [
@@ -18,7 +19,9 @@ __all__ = [
     "Driver",
     "Drivers",
     "Environment",
+    "GivenPassword",
     "Reply",
+    "Rotation",
     "Target",
     "Turn",
     "ainvoke",

@@ -8,6 +8,7 @@ import stat
 import sys
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -16,6 +17,8 @@ import msgspec
 from click.shell_completion import CompletionItem
 
 from drivers.invoke import Drivers, Reply
+from drivers.qualification_report import faults_of, report_text, save_report
+from drivers.rotation import GivenPassword, Rotation
 from drivers.target import Target
 from protocol.addresses import TlsPolicy
 from protocol.durations import parse_duration
@@ -25,7 +28,7 @@ from protocol.presentation import Fields, Table, argument_help, plain, printable
 from protocol.secret import Secret
 from protocol.validation import arguments_from_text, check
 
-__all__ = ["CREDENTIAL_FILE_VARIABLE", "Assignment", "OperationName", "bmc"]
+__all__ = ["CREDENTIAL_FILE_VARIABLE", "Access", "Assignment", "OperationName", "access_options", "bmc", "prepared"]
 
 CREDENTIAL_FILE_VARIABLE = "RACKWRIGHT_BMC_PASSWORD_FILE"
 _MAX_PASSWORD_LENGTH = 4096
@@ -82,7 +85,8 @@ class Assignment(_TextType):
         return [item for item in offered if item.value.startswith(incomplete)]
 
 
-def _access_options(command: Callable[..., None]) -> Callable[..., None]:
+def access_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that say how a BMC is reached; they make an `Access`."""
     for option in reversed(
         (
             click.option(
@@ -108,11 +112,13 @@ def _access_options(command: Callable[..., None]) -> Callable[..., None]:
             click.option("--insecure", is_flag=True, help="Take any certificate: the same as --verify none."),
             click.option("--allow-http", is_flag=True, help="Consent to send the password in clear over http://."),
             click.option("--timeout", metavar="D", help="Such as 90s or 10m; by default what the operation needs."),
-            click.option("--json", "as_json", is_flag=True, help="Print the exact result as JSON."),
         )
     ):
         command = option(command)
     return command
+
+
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print the exact result as JSON.")
 
 
 @click.group(no_args_is_help=True)
@@ -123,7 +129,8 @@ def bmc() -> None:
 @bmc.command("invoke", no_args_is_help=True)
 @click.argument("operation", type=OperationName())
 @click.argument("assignments", metavar="[KEY=VALUE]...", nargs=-1, type=Assignment())
-@_access_options
+@access_options
+@_json_option
 def invoke_command(operation: str, assignments: tuple[str, ...], as_json: bool, **access: Any) -> None:
     """Do one OPERATION, such as: power.setPower action=on
 
@@ -134,10 +141,36 @@ def invoke_command(operation: str, assignments: tuple[str, ...], as_json: bool, 
 
 
 @bmc.command("qualify", no_args_is_help=True)
-@_access_options
-def qualify_command(as_json: bool, **access: Any) -> None:
-    """Report what this BMC can do, by reading only."""
-    _run("management.qualify", (), Access(**access), as_json)
+@click.option("--save", metavar="F", help="Save the report in this file too, as JSON.")
+@access_options
+@_json_option
+def qualify_command(as_json: bool, save: str | None, **access: Any) -> None:
+    """Report what this BMC can do, by reading only.
+
+    Each operation is supported, unsupported or unknown, with what was read that says so. Of a Redfish service the
+    report also tells whether it meets the mandatory part of OpenStack Ironic's interoperability profile.
+    """
+    _run("management.qualify", (), Access(**access), as_json, None if save is None else Path(save))
+
+
+@bmc.command("rotate-password")
+@click.option("--new-password-file", metavar="F", required=True, help="Read the new password from this file.")
+@click.option("--account", metavar="U", help="Whose password; by default that of --user.")
+@access_options
+@_json_option
+def rotate_command(as_json: bool, new_password_file: str, account: str | None, **access: Any) -> None:
+    """Change an account's password, and prove the new one by a login.
+
+    Keep both until this command has said so: where it cannot tell, either of them may hold.
+    """
+    issues: list[Issue] = []
+    new = _password_from(new_password_file, issues, "--new-password-file")
+    given = Access(**access)
+    if given.user is None:
+        issues.append(Issue("--user", "is required"))
+    words = (f"user={account or given.user or ''}", f"newCredentialRef={new_password_file}")
+    rotation = GivenPassword(new) if new is not None else None
+    _run("config.rotatePassword", words, given, as_json, faults=issues, rotation=rotation)
 
 
 @bmc.command("operations")
@@ -153,20 +186,35 @@ def operations_command(concern: str | None, as_json: bool) -> None:
     _show([Table("", ["operation", "arguments", "repeat", "does"], cells)])
 
 
-def _run(operation: str, assignments: Iterable[str], access: Access, as_json: bool) -> None:
-    row, arguments, target, timeout = _prepared(operation, assignments, access)
+def _run(
+    operation: str,
+    assignments: Iterable[str],
+    access: Access,
+    as_json: bool,
+    save: Path | None = None,
+    *,
+    faults: Iterable[Issue] = (),
+    rotation: Rotation | None = None,
+) -> None:
+    faults = [*faults, *([] if save is None else faults_of(save))]
+    row, arguments, target, timeout = prepared(operation, assignments, access, faults)
     try:
-        reply = asyncio.run(_interruptible(_ask(target, row, arguments, timeout)))
+        reply = asyncio.run(_interruptible(_ask(target, row, arguments, timeout, rotation)))
     except KeyboardInterrupt:
         if row.changes:
             click.echo(f"interrupted: {row.id} may have happened; read the machine's state first", err=True)
         raise
     if as_json:
         click.echo(json.dumps(reply.result, indent=2, ensure_ascii=False))
-        return
-    _show(sections(reply.result))
-    for name, value in reply.observed.items():
-        click.echo(f"{name}: {printable(value)}", err=True)
+    else:
+        _show(sections(reply.result))
+        for name, value in reply.observed.items():
+            click.echo(f"{name}: {printable(value)}", err=True)
+    if save is not None:
+        try:
+            save_report(save, report_text(reply.result, str(target.parsed), datetime.now(UTC)))
+        except OSError as error:
+            raise click.ClickException(f"the report was not saved: {save}: {error.strerror}") from error
 
 
 async def _interruptible(work: Coroutine[Any, Any, Reply]) -> Reply:
@@ -194,28 +242,34 @@ async def _interruptible(work: Coroutine[Any, Any, Reply]) -> Reply:
         loop.remove_signal_handler(signal.SIGINT)
 
 
-async def _ask(target: Target, row: Operation, arguments: dict[str, object], timeout: float | None) -> Reply:
+async def _ask(
+    target: Target,
+    row: Operation,
+    arguments: dict[str, object],
+    timeout: float | None,
+    rotation: Rotation | None = None,
+) -> Reply:
     progress = _Progress(sys.stderr)
     try:
         async with Drivers() as drivers, drivers.turn(target, row.id, arguments) as turn:
-            return await turn.run(arguments, timeout=timeout, progress=progress.show)
+            return await turn.run(arguments, timeout=timeout, progress=progress.show, rotation=rotation)
     finally:
         progress.clear()
 
 
-def _prepared(
-    operation: str, assignments: Iterable[str], access: Access
+def prepared(
+    operation: str, assignments: Iterable[str], access: Access, faults: Iterable[Issue] = ()
 ) -> tuple[Operation, dict[str, object], Target, float | None]:
-    """What the command line asks for. Raises a usage error that lists every fault of it."""
-    issues: list[Issue] = []
+    """What the command line asks for. Raises a usage error that lists every fault of it, `faults` among them."""
+    issues: list[Issue] = list(faults)
     row, arguments = None, dict[str, object]()
     try:
         row = find(operation)
     except OperationError as error:
         issues.append(Issue("OPERATION", error.message))
     else:
-        arguments, issues = arguments_from_text(row.arguments, assignments)
-        issues += check(row.arguments, arguments)[1]
+        arguments, found = arguments_from_text(row.arguments, assignments)
+        issues += found + check(row.arguments, arguments)[1]
     timeout = _seconds(access.timeout, issues)
     verify = _trust(access, issues)
     password = _password(access, issues)
@@ -311,18 +365,18 @@ def _password(access: Access, issues: list[Issue]) -> Secret | None:
     return Secret(click.prompt(f"Password of {access.user}", hide_input=True, err=True))
 
 
-def _password_from(file: str, issues: list[Issue]) -> Secret | None:
+def _password_from(file: str, issues: list[Issue], option: str = "--password-file") -> Secret | None:
     try:
         with Path(file).open(encoding="utf-8") as opened:
             mode = os.fstat(opened.fileno()).st_mode
             text = opened.read(_MAX_PASSWORD_LENGTH + 1)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
-        issues.append(Issue("--password-file", f"{file}: {reason}"))
+        issues.append(Issue(option, f"{file}: {reason}"))
         return None
     if stat.S_ISREG(mode) and mode & 0o077:
         click.echo(f"warning: {file} is readable by others: chmod 600 {file}", err=True)
-    return _line(text, "--password-file", issues)
+    return _line(text, option, issues)
 
 
 def _line(text: str, option: str, issues: list[Issue]) -> Secret | None:

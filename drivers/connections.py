@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import Iterator
 
 from drivers.driver import Connection, Driver, Environment
+from drivers.pins import pinned_now
 from drivers.target import Target
 from protocol.addresses import TlsMode, TlsPolicy
 
@@ -67,9 +68,15 @@ class Connections:
         return fresh
 
     def _trusts_the_same(self, tls: TlsPolicy, target: Target) -> bool:
-        """Also after `first-use` became the very certificate that was seen: that is no reason for a new login."""
+        """Also after `first-use` became the very certificate that was seen, and where two pins stand for one
+        certificate: that is no reason for a new login."""
         if tls == target.tls:
             return True
+        if tls.mode is target.tls.mode is TlsMode.PIN:
+            known = self._environment.pins
+            return pinned_now(known, target.endpoint, tls.value) == pinned_now(
+                known, target.endpoint, target.tls.value
+            )
         pinned = self._environment.pins.get(target.endpoint)
         return tls.mode is TlsMode.FIRST_USE and target.tls == TlsPolicy(TlsMode.PIN, pinned or "")
 

@@ -6,16 +6,19 @@ A driver author writes
         def __init__(self, connection: ExampleConnection) -> None: ...
         async def get_power(self, arguments: Nothing, call: Call) -> PowerReading: ...
 
-and lists the class in the driver's `concerns`. A method that is not there is an operation that the driver cannot do.
+and lists the class in the driver's `concerns`. A method that is not there is an operation that the driver cannot do;
+an attribute `INSTEAD` may say by the operation's name what to do then.
 """
 
 import asyncio
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from drivers.breaker import Breaker
+from drivers.console import OpenConsoles
+from drivers.rotation import Rotation
 from drivers.target import Target
 from protocol.errors import ErrorCode, OperationError
 from protocol.operations import OPERATIONS, Concern, Operation
@@ -25,6 +28,7 @@ __all__ = [
     "Connection",
     "Driver",
     "Environment",
+    "FileOffers",
     "ProgressListener",
     "method_name",
     "no_listener",
@@ -43,13 +47,14 @@ class Call:
     """One operation under way: how long it may still take, and who hears of its progress.
 
     `deadline` is in the event loop's own time. `observed` collects facts that the caller keeps beside the result,
-    such as `tlsFingerprint`.
+    such as `tlsFingerprint`. `rotation` holds the new password of `config.rotatePassword`: no argument may hold it.
     """
 
     operation: str
     deadline: float
     progress: ProgressListener = no_listener
     observed: dict[str, str] = field(default_factory=dict)
+    rotation: Rotation | None = field(default=None, repr=False)
 
     @property
     def remaining(self) -> float:
@@ -74,6 +79,21 @@ class Connection(Protocol):
         """Ends the session at the BMC. Never raises; safe to call twice."""
 
 
+class FileOffers(Protocol):
+    """The files of the site host that operations may use, and a way to let a BMC fetch one. The agent has it."""
+
+    def open(self, path: str) -> BinaryIO:
+        """The file, open for reading. Raises OperationError INVALID_ARGUMENT for what may not be used, or is no
+        file."""
+
+    async def offer(self, path: str, name: str, lifetime: float, *, reached_by: str) -> str:
+        """An address under which the BMC `reached_by` (its host) can fetch the file for `lifetime` seconds; its last
+        part is `name`. Raises OperationError as `open` does, and where it cannot be served."""
+
+    async def withdraw(self, url: str) -> None:
+        """Ends an offer. Never raises; safe to call twice."""
+
+
 @dataclass(frozen=True, slots=True)
 class Environment:
     """What all connections of a process share."""
@@ -81,6 +101,10 @@ class Environment:
     breaker: Breaker
     pins: dict[str, str]
     """`host:port` → SHA-256 of the certificate that was taken on first use."""
+    consoles: OpenConsoles = field(default_factory=OpenConsoles)
+    """The consoles that were opened, by stream id."""
+    files: FileOffers | None = None
+    """None outside an agent: then any file that the user can read may be used, and none can be offered to a BMC."""
 
 
 class Driver(Protocol):

@@ -7,9 +7,9 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -17,17 +17,19 @@ from drivers.breaker import Breaker
 from drivers.concealment import conceal
 from drivers.connections import Connections
 from drivers.detect import detect
-from drivers.driver import Call, Driver, Environment, ProgressListener, method_name, no_listener
+from drivers.driver import Call, Driver, Environment, FileOffers, ProgressListener, method_name, no_listener
 from drivers.registry import load
+from drivers.rotation import ProvesLogin, Rotation, takes_login
 from drivers.target import Target
 from protocol.errors import ErrorCode, OperationError
-from protocol.operations import Operation, Repeat, find
+from protocol.operations import Concern, Operation, Repeat, find
 from protocol.shapes import Arguments
 from protocol.validation import check
 
 __all__ = ["Drivers", "Reply", "Turn", "ainvoke", "invoke"]
 
 _log = logging.getLogger("drivers.invoke")
+_Connect = Callable[[Target, Environment], ProvesLogin]
 _READS_PER_MACHINE = 4
 _IPMI_KNOWN_SECONDS = 600.0
 _GRACE = 5.0
@@ -63,21 +65,32 @@ class Turn:
         *,
         timeout: float | None = None,
         progress: ProgressListener | None = None,
+        rotation: Rotation | None = None,
     ) -> Reply:
         """Does it. Raises OperationError only; a cancelled task stays cancelled.
 
         `timeout`: seconds for the whole operation; the table's default otherwise. After TIMEOUT or OUTCOME_UNKNOWN
-        the machine must be looked at before anything is sent again.
+        the machine must be looked at before anything is sent again. `rotation`: for `config.rotatePassword`.
         """
         checked = _checked(self._operation, arguments)
-        return await self._execute(checked, self._operation.repeat_for(arguments), timeout, progress)
+        return await self._execute(checked, self._operation.repeat_for(arguments), timeout, progress, rotation)
+
+    def aimed_at(self, target: Target) -> "Turn":
+        """The same turn for another credential of the machine: it may have changed while the lane was waited for."""
+        return Turn(self._drivers, target, self._operation)
 
     async def _execute(
-        self, checked: Arguments, repeat: Repeat, timeout: float | None, progress: ProgressListener | None
+        self,
+        checked: Arguments,
+        repeat: Repeat,
+        timeout: float | None,
+        progress: ProgressListener | None,
+        rotation: Rotation | None = None,
     ) -> Reply:
         operation = self._operation
         seconds = operation.timeout if timeout is None else timeout
-        call = Call(operation.id, asyncio.get_running_loop().time() + seconds, progress or no_listener)
+        deadline = asyncio.get_running_loop().time() + seconds
+        call = Call(operation.id, deadline, progress or no_listener, rotation=rotation)
         try:
             async with asyncio.timeout(seconds + _GRACE):
                 result = await self._call(checked, call)
@@ -92,15 +105,22 @@ class Turn:
 
     async def _call(self, arguments: Arguments, call: Call) -> object:
         name = method_name(self._operation)
+        secrets = [self._target.secret.reveal()]
+        if call.rotation is not None:
+            secrets.append(call.rotation.secret.reveal())
         try:
             driver = await self._drivers.driver_for(self._target)
             handler = driver.concerns.get(self._operation.concern)
             if handler is None or not hasattr(handler, name):
-                raise OperationError(ErrorCode.UNSUPPORTED, f"the {driver.name} driver has no {self._operation.id}")
+                hint = getattr(handler, "INSTEAD", {}).get(self._operation.name, "")
+                raise OperationError(
+                    ErrorCode.UNSUPPORTED,
+                    f"the {driver.name} driver has no {self._operation.id}{hint and f': {hint}'}",
+                )
             with self._drivers.connections.use(driver, self._target) as connection:
                 return await getattr(handler(connection), name)(arguments, call)
         except OperationError as error:
-            conceal(error, self._target.secret.reveal())
+            conceal(error, *secrets)
             raise
         except Exception as error:
             # A fault of ours, or a BMC's answer that no parser foresaw: it must reach the operator as what it is.
@@ -110,7 +130,7 @@ class Turn:
                 f"{type(error).__name__}: {error}",
             )
             failure.__cause__ = error
-            conceal(failure, self._target.secret.reveal())
+            conceal(failure, *secrets)
             _log.error("%s", failure.message, exc_info=failure.__cause__)
             raise failure from failure.__cause__
 
@@ -118,8 +138,14 @@ class Turn:
 class Drivers:
     """The connections of one process to its machines; as a context manager it logs out everywhere at the end."""
 
-    def __init__(self, breaker: Breaker | None = None, pins: dict[str, str] | None = None) -> None:
-        self.environment = Environment(breaker or Breaker(), {} if pins is None else pins)
+    def __init__(
+        self,
+        breaker: Breaker | None = None,
+        pins: dict[str, str] | None = None,
+        *,
+        files: FileOffers | None = None,
+    ) -> None:
+        self.environment = Environment(breaker or Breaker(), {} if pins is None else pins, files=files)
         self.connections = Connections(self.environment)
         self._lanes: dict[str, _Lane] = {}
         self._detected: dict[str, tuple[str, float]] = {}
@@ -131,7 +157,8 @@ class Drivers:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Ends every session at its BMC."""
+        """Ends every console and session at its BMC."""
+        await self.environment.consoles.aclose()
         await self.connections.aclose()
 
     async def invoke(
@@ -142,6 +169,7 @@ class Drivers:
         *,
         timeout: float | None = None,
         progress: ProgressListener | None = None,
+        rotation: Rotation | None = None,
     ) -> dict[str, object]:
         """One operation, its result as JSON values. Raises OperationError.
 
@@ -155,13 +183,14 @@ class Drivers:
         clock = asyncio.get_running_loop().time
         deadline = clock() + seconds
         async with self.turn(target, operation, arguments, wait=seconds) as turn:
-            return (await turn._execute(checked, repeat, max(0.0, deadline - clock()), progress)).result
+            return (await turn._execute(checked, repeat, max(0.0, deadline - clock()), progress, rotation)).result
 
     @contextlib.asynccontextmanager
     async def turn(
         self, target: Target, operation: str, arguments: Mapping[str, object], *, wait: float | None = None
     ) -> AsyncIterator[Turn]:
-        """Waits for the machine's lane and holds it: first come, first served; reads pass a change under way.
+        """Waits for the machine's lane and holds it: first come, first served; reads pass a change under way, but not
+        one that is exclusive.
 
         Raises OperationError BUSY when the lane is not free within `wait` seconds.
         """
@@ -171,16 +200,38 @@ class Drivers:
             lane = self._lanes[target.lane_key] = _Lane(asyncio.Lock(), asyncio.Semaphore(_READS_PER_MACHINE))
         lane.users += 1
         try:
-            place = lane.reads if row.repeat_for(arguments) is Repeat.READ else lane.change
-            await _acquire(place, None if lane.users == 1 else wait, row, target)
+            # A console has a session of its own, and is wanted most while a long change is under way.
+            beside = row.repeat_for(arguments) is Repeat.READ or row.concern is Concern.CONSOLE
+            places = _places(lane, row, beside=beside)
+            await _acquire(places, None if lane.users == 1 else wait, row, target)
             try:
                 yield Turn(self, target, row)
             finally:
-                place.release()
+                for place in places:
+                    place.release()
         finally:
             lane.users -= 1
             if not lane.users:
                 self._lanes.pop(target.lane_key, None)
+
+    def is_changing(self, target: Target) -> bool:
+        """Whether a change of this machine is under way, such as a firmware update: who polls it leaves it alone
+        meanwhile. No I/O."""
+        lane = self._lanes.get(target.lane_key)
+        return lane is not None and lane.change.locked()
+
+    async def takes_login(self, target: Target, *, timeout: float) -> bool:
+        """Whether the BMC takes this credential, by at most one login in a session of its own.
+
+        Raises OperationError where it cannot be asked. The caller holds the machine's lane, or does without.
+        """
+        call = Call("config.rotatePassword", asyncio.get_running_loop().time() + timeout)
+        driver = await self.driver_for(target)
+        try:
+            return await takes_login(cast(_Connect, driver.connect), target, self.environment, call)
+        except OperationError as error:
+            conceal(error, target.secret.reveal())
+            raise
 
     async def driver_for(self, target: Target) -> Driver:
         """The target's driver; a bare host is asked once which protocol it speaks.
@@ -209,17 +260,31 @@ def _checked(operation: Operation, arguments: Mapping[str, object]) -> Arguments
     return checked
 
 
+def _places(lane: _Lane, operation: Operation, *, beside: bool) -> list[asyncio.Lock | asyncio.Semaphore]:
+    """What an operation holds while it is under way; always in this order, so that two never wait for each other.
+
+    `beside`: it may go on beside a change.
+    """
+    if beside:
+        return [lane.reads]
+    return [lane.change, *([lane.reads] * _READS_PER_MACHINE if operation.exclusive else [])]
+
+
 async def _acquire(
-    place: asyncio.Lock | asyncio.Semaphore, wait: float | None, operation: Operation, target: Target
+    places: list[asyncio.Lock | asyncio.Semaphore], wait: float | None, operation: Operation, target: Target
 ) -> None:
     """Waits for its turn, first come, first served; `wait` None has no end."""
-    if wait is None:
-        await place.acquire()
-        return
+    held: list[asyncio.Lock | asyncio.Semaphore] = []
     try:
         async with asyncio.timeout(wait):
-            await place.acquire()
-    except TimeoutError:
+            for place in places:
+                await place.acquire()
+                held.append(place)
+    except BaseException as error:
+        for place in held:
+            place.release()
+        if not isinstance(error, TimeoutError):
+            raise
         raise OperationError(
             ErrorCode.BUSY,
             f"{operation.id} waited {wait:g} s while other operations on {target.address} were under way; "
@@ -242,10 +307,13 @@ def invoke(
     *,
     timeout: float | None = None,
     progress: ProgressListener | None = None,
+    rotation: Rotation | None = None,
 ) -> dict[str, object]:
     """The same for code without an event loop. Raises OperationError."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(ainvoke(target, operation, arguments, timeout=timeout, progress=progress))
+        return asyncio.run(
+            ainvoke(target, operation, arguments, timeout=timeout, progress=progress, rotation=rotation)
+        )
     raise RuntimeError("an event loop is running here: await drivers.ainvoke(...) instead")

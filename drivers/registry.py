@@ -12,6 +12,8 @@ __all__ = ["INSTALLED", "load"]
 INSTALLED: dict[str, str] = {
     "redfish": "drivers.redfish",
     "ipmi": "drivers.ipmi",
+    "ssh": "drivers.ssh",
+    "linux": "drivers.linux",
     "simulated": "drivers.simulated",
 }
 """Each driver's module; it hands out one object named `DRIVER`."""

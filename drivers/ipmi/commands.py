@@ -28,6 +28,7 @@ class NetFn(IntEnum):
     SENSOR = 0x04
     APP = 0x06
     STORAGE = 0x0A
+    TRANSPORT = 0x0C
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +157,7 @@ SET_SESSION_PRIVILEGE = Command(
 )
 CLOSE_SESSION = Command("Close Session", NetFn.APP, 0x3C, codes={0x87: "invalid session id"})
 GET_DEVICE_ID = Command("Get Device ID", NetFn.APP, 0x01)
+GET_SYSTEM_INFO = Command("Get System Info Parameters", NetFn.APP, 0x59, codes={0x80: "parameter not supported"})
 COLD_RESET = Command("Cold Reset", NetFn.APP, 0x02, act=True)
 GET_SYSTEM_GUID = Command("Get System GUID", NetFn.APP, 0x37)
 GET_DEVICE_GUID = Command("Get Device GUID", NetFn.APP, 0x08)
@@ -177,6 +179,20 @@ DEACTIVATE_PAYLOAD = Command(
     NetFn.APP,
     0x49,
     codes={0x80: "payload already deactivated", 0x81: "payload type is disabled"},
+)
+GET_PAYLOAD_INSTANCE_INFO = Command("Get Payload Instance Info", NetFn.APP, 0x4B)
+GET_SOL_CONFIGURATION = Command(
+    "Get SOL Configuration Parameters", NetFn.TRANSPORT, 0x22, codes={0x80: "parameter not supported"}
+)
+
+GET_USER_ACCESS = Command("Get User Access", NetFn.APP, 0x44)
+GET_USER_NAME = Command("Get User Name", NetFn.APP, 0x46)
+SET_USER_PASSWORD = Command("Set User Password", NetFn.APP, 0x47, act=True)
+TEST_USER_PASSWORD = Command(
+    "Test User Password",
+    NetFn.APP,
+    0x47,
+    codes={0x80: "another password", 0x81: "a password of another size"},
 )
 
 GET_CHASSIS_CAPABILITIES = Command("Get Chassis Capabilities", NetFn.CHASSIS, 0x00)

@@ -11,7 +11,7 @@ as OUTCOME_UNKNOWN, and whoever sent it decides by looking.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from drivers.breaker import Breaker
@@ -53,7 +53,10 @@ class IpmiConnection:
         self.endpoint = target.endpoint
         self.facts: dict[str, object] = {}
         self.idle_seconds = idle_seconds
-        self._target = target
+        self.target = target
+        self.environment = environment
+        self.on_sol: Callable[[bytes], None] = _nobody_listens
+        """Called with each Serial over LAN payload that comes in the session."""
         self._breaker: Breaker = environment.breaker
         self._host, self._port = address.host, address.port or 623
         self._lock = asyncio.Lock()
@@ -99,6 +102,11 @@ class IpmiConnection:
             if call.remaining <= 0:
                 return answer
 
+    async def prove_login(self, call: Call) -> None:
+        """Logs in. Raises OperationError; a refused password is known to the breaker then."""
+        async with self._lock:
+            await self._ensure_session(call)
+
     async def aclose(self) -> None:
         """Closes the session at the BMC. Never raises; safe to call twice."""
         self._closed = True
@@ -127,14 +135,28 @@ class IpmiConnection:
 
     async def answers_in_present_session(self) -> bool:
         """Whether the BMC still knows the session; False where there is none. Used to see a BMC restart."""
+        return await self.ask_in_present_session(commands.GET_DEVICE_ID) is not None
+
+    async def ask_in_present_session(self, command: Command) -> Message | None:
+        """The answer within two seconds, without ever a new login; None where none came, or there is no session."""
         async with self._lock:
             if self._session is None:
-                return False
+                return None
             try:
-                await self._exchange(commands.GET_DEVICE_ID, (1.0, 1.0))
+                return await self._exchange(command, (1.0, 1.0))
             except (TimeoutError, OSError):
-                return False
-            return True
+                return None
+
+    @property
+    def session_ids(self) -> tuple[int, int] | None:
+        """The present session's id at the BMC and at this side; None while there is none."""
+        return None if self._session is None else (self._session.bmc_id, self._session.console_id)
+
+    def send_sol(self, payload: bytes) -> None:
+        """Sends a Serial over LAN payload in the present session. Raises OSError where there is none."""
+        if self._session is None or self._datagrams is None:
+            raise ConnectionError("there is no session")
+        self._datagrams.send(self._session.sol(payload))
 
     async def _read(self, command: Command, call: Call) -> Message:
         """Sends until it is answered; in a session that was there before, a lost session costs one new login."""
@@ -173,6 +195,11 @@ class IpmiConnection:
             self.forget_session()
             raise commands.unanswered(command, self.endpoint, error.strerror or str(error)) from error
 
+    def _hear(self, datagram: bytes) -> None:
+        """What comes between commands: console output, and answers that are too late."""
+        if self._session is not None and isinstance(heard := self._session.receive(datagram), SolPayload):
+            self.on_sol(heard.data)
+
     async def _exchange(self, command: Command, seconds: Sequence[float]) -> Message:
         session, datagrams = self._session, self._datagrams
         assert session is not None
@@ -185,7 +212,10 @@ class IpmiConnection:
 
         def match(received: bytes) -> Message | None:
             heard = session.receive(received)
-            return None if isinstance(heard, SolPayload) else heard
+            if isinstance(heard, SolPayload):
+                self.on_sol(heard.data)
+                return None
+            return heard
 
         try:
             return await datagrams.exchange(datagram, match, seconds)
@@ -198,29 +228,30 @@ class IpmiConnection:
             raise OperationError(ErrorCode.CANCELLED, f"the connection to {self.endpoint} was closed meanwhile")
         if self._session is not None:
             return False
-        self._breaker.check(self._target)
-        credentials = Credentials.of(self._target.username, self._target.secret.reveal())
+        self._breaker.check(self.target)
+        credentials = Credentials.of(self.target.username, self.target.secret.reveal())
         datagrams = await Datagrams.open(self._host, self._port)
         try:
             logged_in = await log_in(datagrams, self.endpoint, credentials, call, self._proven)
             self._datagrams, self._session, self._proven = datagrams, logged_in.session, logged_in.attempt
+            datagrams.on_other = self._hear
         except WrongPassword as reason:
-            self._breaker.refused(self._target, str(reason))
+            self._breaker.refused(self.target, str(reason))
             raise OperationError(
                 ErrorCode.AUTH_FAILED,
-                f"{self.endpoint} has another password for user {self._target.username!r} ({reason}); no further "
+                f"{self.endpoint} has another password for user {self.target.username!r} ({reason}); no further "
                 "login is tried until the credential changes",
             ) from None
         except OperationError as error:
             if error.code is ErrorCode.AUTH_FAILED and error.details.get("status") in _JUDGED:
-                self._breaker.refused(self._target, error.message)
+                self._breaker.refused(self.target, error.message)
             raise
         except OSError as error:
             raise self._refused_port(error) from error
         finally:
             if self._datagrams is not datagrams:
                 datagrams.close()
-        self._breaker.accepted(self._target)
+        self._breaker.accepted(self.target)
         try:
             await self._raise_privilege(logged_in.attempt.privilege, call)
         except BaseException:
@@ -305,6 +336,10 @@ class IpmiConnection:
             _log.debug("%s did not confirm the end of the session: %r", self.endpoint, error)
         finally:
             self.forget_session()
+
+
+def _nobody_listens(_payload: bytes) -> None:
+    """A session without a console."""
 
 
 _JUDGED: Final = frozenset({0x0D, 0x0F})

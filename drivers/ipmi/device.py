@@ -10,7 +10,7 @@ from drivers.ipmi.connection import IpmiConnection
 from drivers.ipmi.quirks import MAKERS, UNKNOWN_MAKER, Maker
 from protocol.errors import ErrorCode, OperationError
 
-__all__ = ["DeviceId", "parse_device_id", "read_device_id", "uuid_of"]
+__all__ = ["DeviceId", "parse_device_id", "read_device_id", "read_guid", "uuid_of"]
 
 _FACT: Final = "device-id"
 
@@ -77,6 +77,15 @@ async def read_device_id(connection: IpmiConnection, call: Call, *, fresh: bool 
         raise OperationError(ErrorCode.BMC_ERROR, f"{connection.endpoint} sent {error}") from error
     connection.facts[_FACT] = device
     return device
+
+
+async def read_guid(connection: IpmiConnection, call: Call) -> str | None:
+    """The system's GUID, else the BMC's own. Raises OperationError where the BMC does not answer."""
+    for command in (commands.GET_SYSTEM_GUID, commands.GET_DEVICE_GUID):
+        answer = await connection.ask(command, call)
+        if not answer.completion_code and (found := uuid_of(answer.data[:16])):
+            return found
+    return None
 
 
 def uuid_of(guid: bytes) -> str | None:

@@ -4,16 +4,17 @@ import asyncio
 from datetime import datetime
 from typing import Final
 
-from drivers.driver import Call
+from drivers.driver import Call, operations_of
 from drivers.ipmi import commands
 from drivers.ipmi.chassis import CHASSIS_FAULTS, read_chassis_status
 from drivers.ipmi.commands import Command, refusal
 from drivers.ipmi.connection import IpmiConnection
-from drivers.ipmi.device import DeviceId, read_device_id, uuid_of
+from drivers.ipmi.device import DeviceId, read_device_id, read_guid
 from drivers.ipmi.fru import Fru, FruError, read_fru
 from drivers.ipmi.qualification import qualify
 from drivers.ipmi.sel import clear_sel, read_newest
 from drivers.ipmi.sensors import read_sensors
+from drivers.registry import load
 from protocol.errors import ErrorCode, OperationError
 from protocol.shapes import Nothing
 from protocol.shapes.management import (
@@ -60,7 +61,7 @@ class IpmiManagement:
             vendor=fru.maker or device.maker.name,
             model=fru.model,
             serial=fru.serial,
-            uuid=await self._uuid(call),
+            uuid=await read_guid(self._connection, call),
             bmc_type=device.maker.bmc_type,
             bmc_version=device.firmware,
             ipmi_version=device.ipmi_version,
@@ -162,7 +163,8 @@ class IpmiManagement:
     async def qualify(self, _arguments: Nothing, call: Call) -> Qualification:
         """What this BMC can do, found by reads only."""
         info = await self.get_info(Nothing(), call)
-        return Qualification(info=info, operations=await qualify(self._connection, call))
+        own = operations_of(load("ipmi"))
+        return Qualification(info=info, operations=await qualify(self._connection, own, call))
 
     async def _fru(self, call: Call) -> Fru:
         """A BMC without a FRU, or with a blank or broken one, is common, and no reason to fail."""
@@ -174,13 +176,6 @@ class IpmiManagement:
             if not error.bmc:
                 raise
             return Fru()
-
-    async def _uuid(self, call: Call) -> str | None:
-        for command in (commands.GET_SYSTEM_GUID, commands.GET_DEVICE_GUID):
-            answer = await self._connection.ask(command, call)
-            if not answer.completion_code and (found := uuid_of(answer.data[:16])):
-                return found
-        return None
 
     async def _cold_reset(self, call: Call) -> bool:
         """Whether the BMC confirmed it: some restart before they answer."""

@@ -18,7 +18,7 @@ from protocol.errors import ErrorCode, OperationError
 from protocol.shapes import Nothing
 from protocol.shapes.power import PowerAction, PowerReading, PowerState, SetPower, SetPowerResult
 
-__all__ = ["ChassisControl", "IpmiPower"]
+__all__ = ["ChassisControl", "IpmiPower", "power_of"]
 
 _POLL_SECONDS: Final = (0.2, 0.5, 1.0, 1.0, 2.0)
 _BUSY_PAUSES: Final = (0.5, 1.0, 2.0, 4.0)
@@ -53,7 +53,7 @@ class IpmiPower:
     async def get_power(self, _arguments: Nothing, call: Call) -> PowerReading:
         """In a session that is there: exactly one command."""
         status = await read_chassis_status(self._connection, call)
-        return PowerReading(state=_state(status), raw=f"{status.raw[0]:#04x}")
+        return PowerReading(state=power_of(status), raw=f"{status.raw[0]:#04x}")
 
     async def set_power(self, arguments: SetPower, call: Call) -> SetPowerResult:
         """See `SetPower`. CONFLICT: reset or interrupt of a machine that is off; nothing was sent then."""
@@ -215,7 +215,7 @@ class IpmiPower:
         return PowerState.ON if status.is_on else PowerState.POWERING_ON
 
 
-def _state(status: ChassisStatus) -> PowerState:
+def power_of(status: ChassisStatus) -> PowerState:
     return _steady(status.is_on)
 
 

@@ -12,7 +12,7 @@ from drivers.ipmi.sdr import Factors, SdrError, SensorRecord, parse_factors
 from protocol.errors import ErrorCode, OperationError
 from protocol.shapes.management import Health, Sensor, Thresholds
 
-__all__ = ["SensorReading", "parse_reading", "read_sensors", "sensor_of"]
+__all__ = ["SensorReading", "parse_reading", "read_reading", "read_sensors", "sensor_of"]
 
 _BMC_OWNER: Final = 0x20
 _KINDS: Final = {"°C": "temperature", "°F": "temperature", "RPM": "fan", "V": "voltage", "A": "current", "W": "power"}
@@ -74,7 +74,7 @@ async def read_sensors(connection: IpmiConnection, call: Call) -> list[tuple[Sen
         for index in range(record.share):
             reading = SensorReading(None, 0)
             if record.owner == _BMC_OWNER:
-                reading = await _read(connection, record, index, call)
+                reading = await read_reading(connection, record, index, call)
             factors = record.factors
             if record.is_non_linear and reading.raw is not None:
                 factors = await _factors_at(connection, record, index, reading.raw, call)
@@ -82,7 +82,8 @@ async def read_sensors(connection: IpmiConnection, call: Call) -> list[tuple[Sen
     return sensors
 
 
-async def _read(connection: IpmiConnection, record: SensorRecord, index: int, call: Call) -> SensorReading:
+async def read_reading(connection: IpmiConnection, record: SensorRecord, index: int, call: Call) -> SensorReading:
+    """What the sensor says now; no reading for a part that is not there."""
     command = commands.GET_SENSOR_READING.with_data(bytes((record.number + index & 0xFF,)), record.lun)
     answer = await connection.ask(command, call)
     if answer.completion_code in _NOT_THERE:

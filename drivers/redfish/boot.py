@@ -1,18 +1,19 @@
 """Boot: the override, the order and Secure Boot; every change is read back from the BMC."""
 
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from msgspec import structs
 
 from drivers.driver import Call
 from drivers.redfish import boot_override, messages
+from drivers.redfish.answer import Answer
 from drivers.redfish.boot_override import BootView, Wanted, as_written, device_of, mode_of, override_of
+from drivers.redfish.boot_places import BootPlaces, read_boot, read_boot_again
 from drivers.redfish.connection import RedfishConnection
-from drivers.redfish.document import Document, boolean, dig, link, text
+from drivers.redfish.document import Document, boolean, dig, link, settings_path, text
 from drivers.redfish.failures import NoAnswer, Refused
 from drivers.redfish.tasks import words_about
-from drivers.redfish.transport import Answer
 from drivers.redfish.walking import read_collection
 from drivers.redfish.watching import comes_true
 from protocol.errors import BmcMessage, ErrorCode, OperationError
@@ -30,10 +31,18 @@ from protocol.shapes.boot import (
     SetSecureBoot,
 )
 
-__all__ = ["RedfishBoot", "patch_when_ready", "secure_boot_reading", "settings_path", "unproven"]
+__all__ = ["RedfishBoot", "patch_when_ready", "secure_boot_reading", "unproven"]
 
 _READ_BACK_SECONDS = 30.0
 _REFUSED_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What became of a change: the last answer, and the resources that took it; none where that is not known."""
+
+    answer: Answer | NoAnswer | None = None
+    paths: frozenset[str] = frozenset()
 
 
 class RedfishBoot:
@@ -42,8 +51,7 @@ class RedfishBoot:
 
     async def get_boot(self, arguments: Nothing, call: Call) -> BootReading:
         """The override that the next start will use, and the order in force."""
-        _, _, view = await self._view(call)
-        return view.reading()
+        return (await read_boot(self._connection, call)).view.reading()
 
     async def set_boot_device(self, arguments: SetBootDevice, call: Call) -> SetBootDeviceResult:
         """Sets the override. Where the BMC has no lasting one, it holds once, and `persistentSupported` is false.
@@ -52,69 +60,69 @@ class RedfishBoot:
         """
         if arguments.http_boot_uri is not None and arguments.device is not BootDevice.UEFI_HTTP:
             raise OperationError(ErrorCode.INVALID_ARGUMENT, "httpBootUri goes with the device uefiHttp only")
-        system, settings, view = await self._view(call)
+        places = await read_boot(self._connection, call)
+        view = places.view
         manners = self._connection.service.manners
         targets = boot_override.targets_for(arguments.device, arguments.mode, view, manners)
-        refused: Refused | None = None
+        refused: OperationError | None = None
         for target in targets:
             wanted = boot_override.wanted_override(arguments, target, view, manners)
-            answer: Answer | NoAnswer | None
             try:
-                answer = await self._write_override(wanted, system, settings, view, call)
-            except NoAnswer as failure:
-                answer = failure
+                written = await self._write_override(wanted, places, call)
             except Refused as failure:
                 if failure.status != 400 or not messages.is_value_refused(failure.notes):
                     raise
                 refused = failure
                 continue
-            result = await self._read_override_back(wanted, arguments, call, answer)
+            try:
+                result = await self._read_override_back(wanted, arguments, places, written, call)
+            except OperationError as failure:
+                # A target that is listed, taken and not kept: another of the BMC's words may be the right one.
+                if failure.code is not ErrorCode.NOT_APPLIED or target == targets[-1]:
+                    raise
+                refused = failure
+                continue
             if arguments.mode is None and boot_override.has_lost_uefi(wanted, view, result.mode):
                 again = structs.replace(arguments, mode=BootMode.UEFI)
-                return await self._set_mode_back(wanted, again, system, settings, call)
+                return await self._set_mode_back(wanted, again, call)
             return result
         raise refused or OperationError(ErrorCode.UNSUPPORTED, f"this BMC cannot boot from {arguments.device}")
 
-    async def _set_mode_back(
-        self, wanted: Wanted, arguments: SetBootDevice, system: Document, settings: str | None, call: Call
-    ) -> SetBootDeviceResult:
+    async def _set_mode_back(self, wanted: Wanted, arguments: SetBootDevice, call: Call) -> SetBootDeviceResult:
         """Writes the override once more with its mode, for firmware that falls back to legacy boot without one."""
-        _, _, view = await self._view(call)
-        whole = replace(wanted, mode=boot_override.word_of(BootMode.UEFI, view))
-        answer: Answer | NoAnswer | None
-        try:
-            answer = await self._write_override(whole, system, settings, view, call)
-        except NoAnswer as failure:
-            answer = failure
-        return await self._read_override_back(whole, arguments, call, answer)
+        places = await read_boot(self._connection, call)
+        whole = replace(wanted, mode=boot_override.word_of(BootMode.UEFI, places.view))
+        written = await self._write_override(whole, places, call)
+        return await self._read_override_back(whole, arguments, places, written, call)
 
     async def set_boot_order(self, arguments: SetBootOrder, call: Call) -> SetBootOrderResult:
         """Puts the named entries first, in their order; the others follow as they were, so that none is lost.
 
         An entry is named as `getBoot` shows it, or by its boot option's id, display name or UEFI path.
         """
-        system, settings, view = await self._view(call)
+        places = await read_boot(self._connection, call)
+        view = places.view
         known = {entry: entry for entry in view.order} | {entry.partition(":")[0]: entry for entry in view.order}
         if any(name not in known for name in arguments.order):
-            known = await self._names_of_entries(system, view, call) | known
+            known = await self._names_of_entries(places.system, view, call) | known
         order = _complete_order(arguments.order, known, view.order)
-        paths = (
-            [settings, self._system_path(system)]
-            if view.settings_own_order
-            else [self._system_path(system), settings]
-        )
-        answer = await self._patch_first([path for path in paths if path], {"Boot": {"BootOrder": order}}, call)
+        paths = [places.system_path, places.settings_path]
+        if view.settings_own_order:
+            paths.reverse()
+        body: Document = {"Boot": {"BootOrder": order}}
+        answer = await self._patch_first([path for path in paths if path], body, call, places.known)
+        now: BootView | None = None
 
         async def is_there() -> bool:
-            _, _, now = await self._view(call)
+            nonlocal now
+            now = (await read_boot(self._connection, call)).view
             return order in (now.order, now.pending_order)
 
         if not await comes_true(is_there, call, _READ_BACK_SECONDS) and not _is_scheduled(answer):
-            shown = ", ".join((await self._view(call))[2].order)
+            shown = "it cannot be read since" if now is None else f"it reads {', '.join(now.order)}"
             words = await words_about(self._connection, answer, call)
-            raise unproven(answer, "the boot order", f"it reads {shown}", words)
-        _, _, now = await self._view(call)
-        return SetBootOrderResult(order=order, pending=now.order != order)
+            raise unproven(answer, "the boot order", shown, words)
+        return SetBootOrderResult(order=order, pending=now is None or now.order != order)
 
     async def get_secure_boot(self, arguments: Nothing, call: Call) -> SecureBootReading:
         return secure_boot_reading(await self._connection.get(await self._secure_boot_path(call), call))
@@ -127,7 +135,8 @@ class RedfishBoot:
             return secure_boot_reading(document)
         settings = settings_path(document)
         paths = [settings, path] if settings is not None else [path]
-        answer = await self._patch_first(paths, {"SecureBootEnable": arguments.enabled}, call)
+        known = {path: document}
+        answer = await self._patch_first(paths, {"SecureBootEnable": arguments.enabled}, call, known.get)
 
         async def is_there() -> bool:
             nonlocal document
@@ -147,57 +156,60 @@ class RedfishBoot:
             return SecureBootReading(enabled=now.enabled, pending=arguments.enabled)
         return now
 
-    async def _view(self, call: Call) -> tuple[Document, str | None, BootView]:
-        """The system, the path of its settings object, and the boot part of both."""
-        system = await self._connection.service.system(call)
-        path = settings_path(system)
-        # Where it is only busy, the override must not be taken for one that the system owns.
-        settings = await self._connection.find_patiently(path, call)
-        return system, path if settings is not None else None, BootView.of(system, settings)
-
-    def _system_path(self, system: Document) -> str:
-        return self._connection.service.system_path or link(system) or ""
-
-    async def _write_override(
-        self, wanted: Wanted, system: Document, settings: str | None, view: BootView, call: Call
-    ) -> Answer | None:
+    async def _write_override(self, wanted: Wanted, places: BootPlaces, call: Call) -> _Written:
         """Writes it where it belongs. Where the BMC says that this is not the place, the other resource is tried
-        once; where it refuses a part, the whole is sent once."""
+        once; where it refuses a part, the whole is sent once. A lost answer is handed back: reading decides."""
+        view = places.view
         tries = [(wanted, False), (wanted, True), (boot_override.full(wanted, view), False)]
+        settings = places.settings_path
         first: Refused | None = None
         for attempt, elsewhere in tries:
-            if elsewhere and (settings is None or first is None or not messages.is_not_writable(first.notes)):
-                continue
+            if elsewhere:
+                settings = settings or self._place_named(first)
+                if settings is None or first is None or not _is_elsewhere(first):
+                    continue
             if attempt is not wanted and (attempt == wanted or first is None or first.status != 400):
                 continue
             to_system, to_settings = as_written(attempt, view)
             if elsewhere:
                 both = {**to_system, **to_settings}
                 to_system, to_settings = (both, {}) if to_settings else ({}, both)
-            answer = None
+            written = _Written()
             try:
-                if to_settings and settings is not None:
-                    answer = await self._patch(settings, {"Boot": to_settings}, call)
-                if to_system:
-                    answer = await self._patch(self._system_path(system), {"Boot": to_system}, call)
+                for path, boot in ((settings, to_settings), (places.system_path, to_system)):
+                    if path is not None and boot:
+                        answer = await self._patch(path, {"Boot": boot}, call, places.known(path))
+                        written = _Written(answer, written.paths | {path})
+            except NoAnswer as lost:
+                return _Written(lost)
             except Refused as refused:
                 first = first or refused
-                if refused.status not in (400, 405) or messages.is_value_refused(refused.notes):
+                if not (refused.status == 400 or refused.absent) or messages.is_value_refused(refused.notes):
                     raise
                 continue
-            return answer
+            return written
         if first is not None:
             raise first
-        return None
+        return _Written()
+
+    def _place_named(self, refused: Refused | None) -> str | None:
+        """Where a refusal says that boot settings go, remembered for the readings that follow."""
+        service = self._connection.service
+        if refused is not None and service.boot_settings_path is None and service.system_path is not None:
+            service.boot_settings_path = messages.place_named(refused.notes, service.system_path)
+        return service.boot_settings_path
 
     async def _read_override_back(
-        self, wanted: Wanted, arguments: SetBootDevice, call: Call, answer: Answer | NoAnswer | None
+        self, wanted: Wanted, arguments: SetBootDevice, before: BootPlaces, written: _Written, call: Call
     ) -> SetBootDeviceResult:
+        """Reads what was written, and whatever shows a part of the override besides."""
+        answer = written.answer
+        changed = written.paths | before.of_override if written.paths else frozenset[str]()
         view: BootView | None = None
 
         async def is_there() -> bool:
             nonlocal view
-            _, _, view = await self._view(call)
+            view = (await read_boot_again(self._connection, before, changed, call)).view
             return wanted.is_in(view, arguments.mode is not None)
 
         there = await comes_true(is_there, call, _READ_BACK_SECONDS)
@@ -221,26 +233,33 @@ class RedfishBoot:
             raw_target=raw,
             enabled=enabled,
             mode=mode_of(view.value(boot_override.MODE)),
-            http_boot_uri=view.value(boot_override.HTTP_URI),
+            http_boot_uri=view.http_uri,
             persistent_supported=supported,
         )
 
-    async def _patch_first(self, paths: list[str], body: Document, call: Call) -> Answer | NoAnswer:
+    async def _patch_first(
+        self, paths: list[str], body: Document, call: Call, known: Callable[[str], Document | None]
+    ) -> Answer | NoAnswer:
         """Writes to the first resource, and to the next where the BMC says that it is not the place. A lost answer
-        is handed back: reading decides."""
+        is handed back: reading decides. `known`: what was just read at a path."""
+        paths = list(paths)
         for path in paths:
             try:
-                return await self._patch(path, body, call)
+                return await self._patch(path, body, call, known(path))
             except NoAnswer as lost:
                 return lost
             except Refused as refused:
-                if path == paths[-1] or not (refused.absent or messages.is_not_writable(refused.notes)):
+                if path == paths[-1]:
+                    is_system = path == self._connection.service.system_path
+                    named = self._place_named(refused) if is_system else messages.place_named(refused.notes, path)
+                    paths += [named] if named is not None and named not in paths else []
+                if path == paths[-1] or not _is_elsewhere(refused):
                     raise
         raise OperationError(ErrorCode.UNSUPPORTED, "this BMC shows no resource for it")
 
-    async def _patch(self, path: str, body: Document, call: Call) -> Answer:
+    async def _patch(self, path: str, body: Document, call: Call, known: Document | None) -> Answer:
         """A PATCH that is asked again while the host's firmware is in its self-test."""
-        return await patch_when_ready(lambda: self._connection.patch(path, body, call), call)
+        return await patch_when_ready(lambda: self._connection.patch(path, body, call, known=known), call)
 
     async def _names_of_entries(self, system: Document, view: BootView, call: Call) -> dict[str, str]:
         """The entries of the order by every name that their boot options have."""
@@ -280,9 +299,9 @@ async def patch_when_ready(send: Callable[[], Awaitable[Answer]], call: Call) ->
             waited, pause = waited + seconds, min(pause * 1.5, 10.0)
 
 
-def settings_path(document: Document) -> str | None:
-    """The settings object of a resource."""
-    return link(document, "@Redfish.Settings", "SettingsObject")
+def _is_elsewhere(refused: Refused) -> bool:
+    """Whether the BMC says that this is not the place for it."""
+    return refused.absent or messages.is_not_writable(refused.notes)
 
 
 def secure_boot_reading(document: Document) -> SecureBootReading:

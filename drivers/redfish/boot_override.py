@@ -97,6 +97,12 @@ class BootView:
         return list(dict.fromkeys([*allowed_values(first, key), *allowed_values(second, key)]))
 
     @property
+    def http_uri(self) -> str | None:
+        """Services write "no address" as null, or as the word None (OpenStack's sushy-tools)."""
+        word = self.value(HTTP_URI)
+        return None if word is not None and word.lower() in ("none", "null") else word
+
+    @property
     def order(self) -> list[str]:
         return _order(self.system) or _order(self.settings)
 
@@ -111,7 +117,7 @@ class BootView:
             raw_target=target,
             enabled=override_of(self.value(ENABLED)),
             mode=mode_of(self.value(MODE)),
-            http_boot_uri=self.value(HTTP_URI),
+            http_boot_uri=self.http_uri,
             order=self.order,
             allowed_targets=self.allowed(TARGET),
             allowed_modes=self.allowed(MODE),

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 __all__ = [
     "Document",
+    "Found",
     "action",
     "action_info_uri",
     "allowed_values",
@@ -26,10 +27,14 @@ __all__ = [
     "number",
     "path_of",
     "same_path",
+    "settings_path",
     "text",
 ]
 
 Document = dict[str, Any]
+
+Found = tuple[str, Document]
+"""A resource after the path that led to it: bodies are known to name another one (NVIDIA BlueField-3)."""
 
 _PLAIN = re.compile(r"[\x21-\x7e]+")
 _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -115,6 +120,11 @@ def members(collection: object) -> list[str]:
 def next_page(collection: object) -> str | None:
     """The next part of a collection that the BMC sends in parts."""
     return link(collection, "Members@odata.nextLink") or link(collection, "@odata.nextLink")
+
+
+def settings_path(value: object) -> str | None:
+    """Where a resource's settings object is, which takes what its next start will use (DSP0266, settings)."""
+    return link(value, "@Redfish.Settings", "SettingsObject")
 
 
 def action(value: object, name: str) -> Document | None:

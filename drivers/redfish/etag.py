@@ -10,7 +10,8 @@ from collections.abc import Iterable
 
 __all__ = ["as_sent", "normal", "strong"]
 
-_FORM = re.compile(r'^(?P<weak>W/)?"(?P<opaque>.*)"$', re.DOTALL)
+_FORM = re.compile(r'^(?P<weak>W/)?"(?P<opaque>.*)"$|^(?P<bare_weak>W/)(?P<bare>[^"]+)$', re.DOTALL | re.IGNORECASE)
+_COMPRESSED = re.compile(r"[-;:]*gzip$", re.IGNORECASE)
 
 
 def normal(tag: str) -> str | None:
@@ -21,9 +22,9 @@ def normal(tag: str) -> str | None:
     """
     tag = tag.strip()
     match = _FORM.match(tag)
-    weak, opaque = (match["weak"] or "", match["opaque"]) if match else ("", tag)
-    opaque = opaque.strip('"')
-    opaque = opaque.removesuffix("-gzip").removesuffix(";gzip").strip('"')
+    weak = "W/" if match and (match["weak"] or match["bare_weak"]) else ""
+    opaque = (match["opaque"] or match["bare"] or "") if match else tag
+    opaque = _COMPRESSED.sub("", opaque.strip('"')).strip('"')
     return f'{weak}"{opaque}"' if opaque and opaque.isprintable() and opaque.isascii() else None
 
 
@@ -45,4 +46,4 @@ def strong(tag: str) -> str | None:
 
 def _split(header: str) -> list[str]:
     """Two ETag headers are joined by a comma on the way; a comma inside quotes is part of a tag."""
-    return re.findall(r'(?:W/)?"[^"]*"|[^,\s][^,]*', header) if '""' not in header else [header]
+    return re.findall(r'(?:[Ww]/)?"[^"]*"|[^,\s][^,]*', header) if '""' not in header else [header]

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from drivers.driver import Call
 from drivers.redfish import messages
+from drivers.redfish.answer import Answer
 from drivers.redfish.boot import unproven
-from drivers.redfish.document import Document, action, link, link_target, members, text
+from drivers.redfish.document import Document, action, link, link_target, text
 from drivers.redfish.failures import NoAnswer, Refused
 from drivers.redfish.health import severity_of
 from drivers.redfish.tasks import words_about
-from drivers.redfish.transport import Answer
-from drivers.redfish.walking import can_expand, each, is_whole, read_pages
+from drivers.redfish.walking import can_expand, each, is_whole, read_collection, read_pages
 from drivers.redfish.watching import comes_true
 from protocol.errors import ErrorCode, OperationError
 from protocol.shapes.management import EventLog, EventLogCleared, GetEventLog, LogRecord
@@ -23,7 +23,7 @@ from protocol.shapes.management import EventLog, EventLogCleared, GetEventLog, L
 if TYPE_CHECKING:
     from drivers.redfish.connection import RedfishConnection
 
-__all__ = ["clear_event_log", "find_log", "moment_of", "rank", "read_event_log", "record_of"]
+__all__ = ["clear_event_log", "find_log", "log_among", "moment_of", "rank", "read_event_log", "record_of"]
 
 _MOST_LISTED = 20_000
 _CLEARED_SECONDS = 30.0
@@ -38,6 +38,8 @@ _RANKS: tuple[tuple[int, re.Pattern[str]], ...] = (
     (2, re.compile(r"^event(log)?$|event log|system log service|^activelog$", re.I)),
     (3, re.compile(r"log", re.I)),
 )
+_SURE = 1
+"""The worst rank that ends the search: from 2 on a log may be the BMC's own."""
 
 
 def rank(service: Document) -> int | None:
@@ -85,29 +87,37 @@ def record_of(entry: Document, log: str | None) -> tuple[datetime | None, LogRec
 
 async def find_log(connection: RedfishConnection, call: Call) -> Document:
     """The log service that is the hardware's event log. Raises OperationError UNSUPPORTED where there is none."""
-    system = await connection.service.system(call)
+    return await log_among(connection, _holders(connection, call), call)
+
+
+async def log_among(connection: RedfishConnection, holders: AsyncIterator[Document | None], call: Call) -> Document:
+    """The same among the logs of these resources, the likeliest first; no more of them is read than must be."""
     best: tuple[int, Document] | None = None
-    holders = [system]
-    waiting = [*await connection.service.managers(call, system), *await connection.service.chassis(call, system)]
     seen: set[str] = set()
-    while holders:
-        collection = link(holders.pop(0), "LogServices")
+    async for holder in holders:
+        collection = link(holder, "LogServices")
         if collection is not None and collection not in seen:
             seen.add(collection)
-            for member in members(await connection.find_patiently(collection, call)):
-                # A log that is only busy must not make way for another one, which would then be cleared.
-                service = await connection.find_patiently(member, call) or {}
+            # A log that is only busy must not make way for another one, which would then be cleared.
+            for service in await read_collection(connection, collection, call, patient=True):
                 place = rank(service)
                 if place is not None and (best is None or place < best[0]):
                     best = (place, service)
-        if best is not None and best[0] == 0:
+        if best is not None and best[0] <= _SURE:
             break
-        if not holders and waiting:
-            document = await connection.find(waiting.pop(0), call)
-            holders = [document if document is not None else {}]
     if best is None:
         raise OperationError(ErrorCode.UNSUPPORTED, "this BMC shows no event log of its hardware")
     return best[1]
+
+
+async def _holders(connection: RedfishConnection, call: Call) -> AsyncIterator[Document | None]:
+    """What may have logs: the system, its managers, its chassis."""
+    system = await connection.service.system(call)
+    yield system
+    for path in await connection.service.managers(call, system):
+        yield await connection.find(path, call)
+    for path in await connection.service.chassis(call, system):
+        yield await connection.find(path, call)
 
 
 async def read_event_log(connection: RedfishConnection, arguments: GetEventLog, call: Call) -> EventLog:

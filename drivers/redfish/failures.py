@@ -9,7 +9,7 @@ from drivers.redfish import messages
 from drivers.redfish.messages import Note
 from protocol.errors import ErrorCode, OperationError
 
-__all__ = ["NoAnswer", "NotSent", "Refused"]
+__all__ = ["NoAnswer", "NotSent", "Refused", "is_licence"]
 
 
 class NotSent(OperationError):
@@ -47,12 +47,16 @@ class Refused(OperationError):
     @property
     def absent(self) -> bool:
         """There is no such resource, or it takes no such method."""
-        return self.status in (404, 405, 410, 501)
+        return self.status in (404, 405, 410, 501) and self.code is not ErrorCode.LICENSE_REQUIRED
 
     @property
     def transient(self) -> bool:
         """The same request may be taken later; this one was not carried out."""
-        return self.status in (401, 409, 429, 503) or (self.status == 400 and messages.is_transient(self.notes))
+        if self.code is ErrorCode.LICENSE_REQUIRED or messages.is_unsupported(self.notes):
+            return False
+        return self.status in (401, 409, 429, 503) or (
+            self.status in (400, 500) and messages.is_transient(self.notes)
+        )
 
     @property
     def certainly_not_done(self) -> bool:
@@ -66,18 +70,23 @@ class Refused(OperationError):
         return cls(code, f"{about}: {reason}", status=status, notes=notes, wait=wait, about=about)
 
 
+def is_licence(status: int, notes: list[Note]) -> bool:
+    """Whether a refusal is for want of a licence. A missing resource is none, whatever its name."""
+    return status in (400, 401, 402, 403, 405, 501) and messages.is_license(notes)
+
+
 def _reading(status: int, notes: list[Note]) -> tuple[ErrorCode, str]:
     if messages.is_password_change(notes):
         return ErrorCode.AUTH_FAILED, "the BMC wants this account's password changed before it allows anything else"
+    if is_licence(status, notes):
+        return ErrorCode.LICENSE_REQUIRED, "this BMC has no licence for it"
     if status == 401:
         return ErrorCode.AUTH_FAILED, "the BMC does not accept this login for it (HTTP 401)"
-    if status == 403 and messages.is_license(notes):
-        return ErrorCode.LICENSE_REQUIRED, "this BMC has no licence for it"
     if status == 403:
         return ErrorCode.AUTH_FAILED, "the BMC's user has no privilege for it (HTTP 403): give the user a higher role"
     if status in (404, 405, 410, 501) or messages.is_unsupported(notes):
         return ErrorCode.UNSUPPORTED, f"this BMC does not offer it (HTTP {status})"
-    if status in (429, 503) or messages.is_session_limit(notes):
+    if status in (429, 503) or messages.is_session_limit(notes) or (status == 500 and messages.is_transient(notes)):
         return ErrorCode.BUSY, f"the BMC is busy (HTTP {status})"
     if status in (409, 412, 428) or (status == 400 and messages.is_transient(notes)):
         return ErrorCode.CONFLICT, f"the BMC refuses it in its present state (HTTP {status})"

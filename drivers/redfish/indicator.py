@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from drivers.driver import Call
 from drivers.redfish import messages
+from drivers.redfish.answer import Answer
 from drivers.redfish.boot import patch_when_ready, unproven
 from drivers.redfish.document import Document, boolean, link, text
 from drivers.redfish.failures import NoAnswer, Refused
 from drivers.redfish.tasks import words_about
-from drivers.redfish.transport import Answer
 from drivers.redfish.watching import comes_true
 from protocol.errors import ErrorCode, OperationError
 from protocol.shapes.management import Indicator, IndicatorReading
@@ -82,7 +82,7 @@ async def set_indicator(connection: RedfishConnection, wanted: Indicator, call: 
     bodies = writings(document, wanted)
     for number, body in enumerate(bodies, start=1):
         try:
-            answer = await patch_when_ready(partial(connection.patch, path, body, call), call)
+            answer = await patch_when_ready(partial(connection.patch, path, body, call, known=document), call)
         except NoAnswer as failure:
             answer = failure
         except Refused as refused:

@@ -1,14 +1,17 @@
 """Management: what the machine and its BMC are, how they fare, the light, the log, and the BMC's own restart."""
 
-import re
-
-from drivers.driver import Call
-from drivers.redfish import bmc_reset, event_log, indicator, qualify, sensors
+from drivers.driver import Call, operations_of
+from drivers.redfish import bmc_reset, event_log, indicator, sensors
 from drivers.redfish.connection import RedfishConnection
 from drivers.redfish.document import Document, dig, link, text
+from drivers.redfish.evidence import gather
 from drivers.redfish.health import component, health_of, worst
+from drivers.redfish.ironic_profile import ironic_verdict
+from drivers.redfish.placeholders import real_text
+from drivers.redfish.qualify import judge
 from drivers.redfish.vendors import Manners
 from drivers.redfish.walking import read_collection
+from drivers.registry import load
 from protocol.shapes import Nothing
 from protocol.shapes.management import (
     BmcInfo,
@@ -26,10 +29,6 @@ from protocol.shapes.management import (
 )
 
 __all__ = ["RedfishManagement", "info_of"]
-
-_PLACEHOLDER = re.compile(
-    r"^(to be filled by o\.?e\.?m\.?|default string|not specified|unknown|n/?a|none|0+|[0-]+|\.+|\?+)$", re.IGNORECASE
-)
 
 
 class RedfishManagement:
@@ -70,9 +69,11 @@ class RedfishManagement:
         return await bmc_reset.reset_bmc(self._connection, arguments.force, call)
 
     async def qualify(self, arguments: Nothing, call: Call) -> Qualification:
-        """What this BMC can do, by reading only."""
-        info = await self.get_info(Nothing(), call)
-        return Qualification(info=info, operations=await qualify.supports(self._connection, call))
+        """What this BMC can do, and what OpenStack Ironic would find of what it needs, by reading only."""
+        evidence = await gather(self._connection, call)
+        info = info_of(evidence.root, evidence.system, evidence.manager, self._connection.service.manners)
+        own = operations_of(load("redfish"))
+        return Qualification(info=info, operations=judge(evidence, own), profile=ironic_verdict(evidence))
 
     async def _components(self, system: Document, call: Call) -> list[ComponentHealth]:
         found = [
@@ -109,7 +110,7 @@ class RedfishManagement:
 
 def info_of(root: Document, system: Document, manager: Document, manners: Manners) -> BmcInfo:
     """Who the machine and its BMC are; what a maker left at its placeholder counts as absent."""
-    manufacturer = _real(text(system, "Manufacturer"))
+    manufacturer = real_text(system, "Manufacturer")
     if manufacturer is not None and "://" in manufacturer:
         # NVIDIA BlueField-3 gives its maker's web address.
         manufacturer = None
@@ -118,17 +119,13 @@ def info_of(root: Document, system: Document, manager: Document, manners: Manner
         model = "OpenBMC"
     return BmcInfo(
         vendor=manufacturer or text(root, "Vendor"),
-        model=_real(text(system, "Model")),
-        serial=_real(text(system, manners.serial_property)) or _real(text(system, "SerialNumber")),
-        uuid=_real(text(system, "UUID")),
+        model=real_text(system, "Model"),
+        serial=real_text(system, manners.serial_property) or real_text(system, "SerialNumber"),
+        uuid=real_text(system, "UUID"),
         bmc_type=manners.bmc_type or model,
         bmc_version=text(manager, "FirmwareVersion"),
         redfish_version=text(root, "RedfishVersion"),
     )
-
-
-def _real(word: str | None) -> str | None:
-    return None if word is None or _PLACEHOLDER.match(word) else word
 
 
 def _summary(name: str, summary: object) -> ComponentHealth | None:

@@ -81,17 +81,26 @@ class InsertRequest:
         if not self.write_protected:
             self._add("WriteProtected")
 
-    def after_refusal(self, notes: list[Note]) -> bool:
-        """Changes the body by what a 400 says. False where nothing is left to try."""
+    def fill_for_patch(self) -> None:
+        """The body for a slot without an action, whose properties are written (stmcginnis/gofish issue 529)."""
+        self._add("Inserted")
+        self._add("WriteProtected")
+
+    def after_named_refusal(self, notes: list[Note]) -> bool:
+        """Changes the body where the BMC names what it misses, or what it does not take. False where it does not."""
         unwanted = [name for name in self.body if name != "Image" and self._is_unwanted(name, notes)]
         if unwanted:
             for name in unwanted:
                 del self.body[name]
             return True
         named = [name for name in _LADDER if name not in self._tried and self._is_missed(name, notes)]
-        if named:
-            for name in named:
-                self._add(name)
+        for name in named:
+            self._add(name)
+        return bool(named)
+
+    def after_refusal(self, notes: list[Note]) -> bool:
+        """Changes the body by what a 400 says, or else by the ladder. False where nothing is left to try."""
+        if self.after_named_refusal(notes):
             return True
         if not all(note.key in _GENERAL or note.key in _MISSING for note in notes):
             return False

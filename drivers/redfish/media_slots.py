@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from drivers.redfish.document import Document, action, boolean, dig, path_of, same_path, text
@@ -33,6 +33,15 @@ class Slot:
     method: InsertMethod
     insert_target: str | None
     eject_target: str | None
+    patchable: bool = False
+    """Whether its `Allow` header says PATCH."""
+    document: Document | None = field(default=None, repr=False, compare=False)
+    """The resource, where it was read by itself; None where it came with its collection, without its headers."""
+
+    @property
+    def tells_way(self) -> bool:
+        """Whether all is known of how an image gets in: without an action, only the slot's own headers tell it."""
+        return self.document is not None or self.method is not InsertMethod.UNKNOWN
 
     def takes(self, device: MediaDevice) -> bool:
         """Whether it may stand for the device; a slot that lists no types may stand for any."""
@@ -50,8 +59,8 @@ class Slot:
         )
 
 
-def slot_of(path: str, document: Document, allow: Iterable[str], manners: Manners) -> Slot:
-    """A slot from its resource and the `Allow` headers of its answer."""
+def slot_of(path: str, document: Document, allow: Iterable[str] | None, manners: Manners) -> Slot:
+    """A slot from its resource and the `Allow` headers of its answer; None for one that came with its collection."""
     name = text(document, "Id") or path.rstrip("/").rpartition("/")[2]
     kinds = dig(document, "MediaTypes")
     insert, eject = action(document, "VirtualMedia.InsertMedia"), action(document, "VirtualMedia.EjectMedia")
@@ -64,6 +73,7 @@ def slot_of(path: str, document: Document, allow: Iterable[str], manners: Manner
     present = inserted if inserted is not None else image is not None
     if manners.connected_tells and text(document, "ConnectedVia") == "NotConnected":
         present = False
+    methods = {word.strip().upper() for header in allow or () for word in header.split(",")}
     return Slot(
         path=path,
         id=name,
@@ -71,9 +81,11 @@ def slot_of(path: str, document: Document, allow: Iterable[str], manners: Manner
         image=image,
         inserted=present,
         write_protected=boolean(document, "WriteProtected"),
-        method=_method(name, insert is not None, list(allow), manners),
+        method=_method(name, insert is not None, methods, manners),
         insert_target=path_of(str(insert["target"])) if insert else None,
         eject_target=path_of(str(eject["target"])) if eject else None,
+        patchable="PATCH" in methods,
+        document=document if allow is not None else None,
     )
 
 
@@ -142,12 +154,11 @@ def _split(address: str) -> SplitResult:
         return SplitResult("", "", address.strip(), "", "")
 
 
-def _method(name: str, has_action: bool, allow: list[str], manners: Manners) -> InsertMethod:
+def _method(name: str, has_action: bool, methods: set[str], manners: Manners) -> InsertMethod:
     if manners.upload_slots is not None and re.search(manners.upload_slots, name):
         return InsertMethod.UPLOAD
     if has_action:
         return InsertMethod.ACTION
-    methods = {word.strip().upper() for header in allow for word in header.split(",")}
     if not methods:
         return InsertMethod.UNKNOWN
     return InsertMethod.PATCH if "PATCH" in methods else InsertMethod.NONE

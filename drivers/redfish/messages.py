@@ -17,6 +17,7 @@ from protocol.errors import BmcMessage
 __all__ = [
     "Note",
     "bmc_messages",
+    "is_committed",
     "is_license",
     "is_login_refused",
     "is_not_writable",
@@ -27,6 +28,7 @@ __all__ = [
     "is_value_refused",
     "mentions",
     "notes_of",
+    "place_named",
 ]
 
 _INFO = "@Message.ExtendedInfo"
@@ -65,9 +67,7 @@ def is_license(notes: Iterable[Note]) -> bool:
     """A licence is missing (Supermicro SMC.1.0.OemLicenseNotPassed and "Not licensed … DCMS", HPE LicenseKeyRequired,
     Dell LIC…): metal3-io/ironic-image issue 688, check_redfish issue 74, fwupd pull request 5128."""
     return any(
-        "license" in note.key.lower()
-        or note.key.upper().startswith("LIC")
-        or any(phrase in note.text.lower() for phrase in _LICENSE_PHRASES)
+        "license" in note.key.lower() or note.key.upper().startswith("LIC") or _LICENSE_WORDS.search(note.text)
         for note in notes
     )
 
@@ -101,6 +101,12 @@ def is_transient(notes: Iterable[Note]) -> bool:
     return any(note.key in _TRANSIENT or note.key.endswith(_TRANSIENT_ENDINGS) for note in notes)
 
 
+def is_committed(notes: Iterable[Note]) -> bool:
+    """A change that waits for a restart, or its job, refuses any further one (Dell SYS011 and LC068:
+    quadsproject/quads issue 726, dell/iDRAC-Redfish-Scripting issue 249)."""
+    return any(note.key in _COMMITTED or _COMMITTED_WORDS.search(note.text) for note in notes)
+
+
 def is_unsupported(notes: Iterable[Note]) -> bool:
     """It will never be taken by this BMC."""
     return any(note.key in _UNSUPPORTED for note in notes)
@@ -129,7 +135,24 @@ def mentions(notes: Iterable[Note], name: str) -> bool:
     return False
 
 
-_LICENSE_PHRASES = ("not licensed", "license is required", "requires a license", "license key", "licence", "dcms")
+def place_named(notes: Iterable[Note], below: str) -> str | None:
+    """The path below `below` that a refusal names as the right place (AMI: OperationSupportedInFutureStateURI names
+    `…/SD`; Tacklebox issues 111 and 144). Anything else that is named is not followed."""
+    for note in notes:
+        if note.key in _NOT_WRITABLE:
+            for word in (*note.properties, note.text, note.resolution):
+                for found in _PATH.findall(word):
+                    if found.lower().startswith(f"{below.rstrip('/').lower()}/"):
+                        return str(found)
+    return None
+
+
+_PATH = re.compile(r"/redfish/v1/[\w./:~-]*[\w~]")
+_LICENSE_WORDS = re.compile(
+    r"not licen[sc]ed|licence|licen[sc]e key|requires? an? (\w+ )?licen[sc]e|\bDCMS\b|\bSFT-(OOB|DCMS|SUM|SDDC)"
+    r"|licen[sc]e (\S+ )?(is|was|has) (required|missing|expired|not)",
+    re.IGNORECASE,
+)
 _SESSION_LIMIT = {"RAC0218", "SessionLimitExceeded", "CreateLimitReachedForResource", "NoSessionsAvailable"}
 _LOGIN_REFUSED = {
     "UnauthorizedLoginAttempt",
@@ -158,6 +181,12 @@ _TRANSIENT = {
     "UnableToModifyDuringSystemPOST",
 }
 _TRANSIENT_ENDINGS = ("NotReady", "TemporarilyUnavailable", "AlreadyInState")
+_COMMITTED = {"SYS011", "LC068"}
+_COMMITTED_WORDS = re.compile(
+    r"already (been )?committed|pending (attribute|configuration) changes"
+    r"|(configuration|pending|existing) job (already exists|is (already )?(scheduled|pending|in progress))",
+    re.IGNORECASE,
+)
 _UNSUPPORTED = {
     "ActionDeprecated",
     "ActionNotSupported",
@@ -188,18 +217,29 @@ def _found(document: object) -> Iterator[Note]:
         return
     error = document.get("error")
     said = list(_listed(dig(error, _INFO)))
-    for key, value in document.items():
-        if isinstance(key, str) and key.endswith(_INFO):
-            said += _listed(value, about=key.removesuffix(_INFO))
+    said += _beside_properties(document)
     said += _listed(document.get("Messages"))
-    if not said and isinstance(error, dict):
+    if isinstance(error, dict) and not any(note.text for note in said):
+        # The list may hold bare ids, and the words be beside it (OpenStack's sushy-tools).
         summary = Note((text(error, "code") or "")[:_LONGEST_ID], (text(error, "message") or "")[:500])
-        said = [summary] if summary.id or summary.text else []
+        if summary.text:
+            said = [summary, *(note for note in said if note.id != summary.id or note.properties)]
+        elif not said and summary.id:
+            said = [summary]
     elif not said and isinstance(error, str):
         said = [Note("", error.strip()[:500])]
     elif not said and isinstance(document.get("message"), str):
         said = [Note(text(document, "code") or "", str(document["message"])[:500])]
     yield from said
+
+
+def _beside_properties(document: dict[str, Any], depth: int = 0) -> Iterator[Note]:
+    """The messages beside the properties of a document, and of the objects in it (`Boot`, `Attributes`)."""
+    for key, value in document.items():
+        if isinstance(key, str) and key.endswith(_INFO):
+            yield from _listed(value, about=key.removesuffix(_INFO))
+        elif isinstance(value, dict) and key != "error" and depth < _DEEPEST:
+            yield from _beside_properties(value, depth + 1)
 
 
 def _listed(value: Any, about: str = "", depth: int = 0) -> Iterator[Note]:

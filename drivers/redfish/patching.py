@@ -1,7 +1,8 @@
 """A PATCH with its entity tag, by one rule for all vendors.
 
-The tag is read just before. 412: read it again and send once more, then in its strong form, then (said in the result)
-without. 428 although no tag was known: read it and send once more. Nothing is sent again after a lost answer.
+The tag is that of the reading on which the change was decided, else it is read just before. 412: read it again and
+send once more, then in its strong form, then (said in the result) without. 428 although no tag was known: read it and
+send once more. Nothing is sent again after a lost answer.
 Sources: as in `etag`, and Lenovo XCC's 428 (ansible issue 56050).
 """
 
@@ -12,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from drivers.driver import Call
 from drivers.redfish import etag
+from drivers.redfish.answer import Answer
 from drivers.redfish.document import Document
 from drivers.redfish.failures import Refused
-from drivers.redfish.transport import Answer
 
 if TYPE_CHECKING:
     from drivers.redfish.connection import RedfishConnection
@@ -22,12 +23,15 @@ if TYPE_CHECKING:
 __all__ = ["patch"]
 
 
-async def patch(connection: RedfishConnection, path: str, body: Document, call: Call) -> Answer:
+async def patch(
+    connection: RedfishConnection, path: str, body: Document, call: Call, known: Document | None = None
+) -> Answer:
     """Sends the PATCH. Raises Refused, NoAnswer, NotSent.
 
-    Where the BMC took it only without a tag, `call.observed["patchedWithoutTag"]` names the resource.
+    `known`: the resource as it was read; where it shows no tag it is read once more. Where the BMC took the change
+    only without a tag, `call.observed["patchedWithoutTag"]` names the resource.
     """
-    tag = await _tag(connection, path, call)
+    tag = etag.as_sent((), known) or await _tag(connection, path, call)
     attempts = _attempts(tag)
     current = next(attempts)
     refreshed = False

@@ -8,6 +8,7 @@ import msgspec
 
 from drivers.driver import Call
 from drivers.redfish import messages, reset_types
+from drivers.redfish.answer import Answer
 from drivers.redfish.connection import RedfishConnection
 from drivers.redfish.document import (
     Document,
@@ -15,14 +16,11 @@ from drivers.redfish.document import (
     action_info_uri,
     allowed_values,
     allowed_values_of_action_info,
-    dig,
-    path_of,
     text,
 )
 from drivers.redfish.failures import NoAnswer, NotSent, Refused
 from drivers.redfish.reset_types import SETTLED, meaning
-from drivers.redfish.tasks import ending_of_task, words_about
-from drivers.redfish.transport import Answer
+from drivers.redfish.tasks import Ending, Outcome, follow_task, words_about
 from drivers.redfish.watching import comes_true
 from protocol.errors import ErrorCode, OperationError
 from protocol.shapes import Nothing
@@ -30,7 +28,6 @@ from protocol.shapes.power import PowerAction, PowerReading, PowerState, SetPowe
 
 __all__ = ["RedfishPower"]
 
-_RESET = "ComputerSystem.Reset"
 _BUTTON = "PushPowerButton"
 """Pressed twice, it undoes what it did."""
 _SETTLE_SECONDS = 90.0
@@ -43,6 +40,8 @@ _PROOF_SECONDS = 45.0
 """How long a sign is looked for of an order whose answer was lost."""
 _SERVER_ERROR_SECONDS = 20.0
 """How long the effect is looked for of an order that ended in a server error."""
+_TASK_SECONDS = 30.0
+"""How long the task of a restart is followed: its effect is watched anyway."""
 _MARGIN = 0.25
 _LEADS_TO = {PowerState.POWERING_ON: PowerState.ON, PowerState.POWERING_OFF: PowerState.OFF}
 _ONCE = frozenset({PowerAction.RESET, PowerAction.CYCLE, PowerAction.NMI})
@@ -183,16 +182,17 @@ class _Order:
         verb, _ = await self._send(system, wanted, lambda now: reset_types.is_after(system, now))
         # The order is given: whatever fails from here on must not look as if it could be given again.
         if self._arguments.wait:
-            failed, words = await ending_of_task(self._connection, self._answer, self._call)
-            if failed:
+            ending = await self._ending_of_task()
+            if ending is not None and ending.outcome is Outcome.FAILED:
                 raise OperationError(
                     ErrorCode.NOT_APPLIED,
                     f"the BMC took {verb} as a task, and the task failed",
-                    bmc=words,
+                    bmc=ending.words,
                     details={"verb": verb},
                 )
             with contextlib.suppress(OperationError):
-                await self._reaches(PowerState.ON, self._clock() + _UNMOVED_SECONDS)
+                if await self._reaches(PowerState.ON, self._clock() + _UNMOVED_SECONDS):
+                    return SetPowerResult(state=PowerState.ON, changed=True, verb_used=verb)
         now = await self._last_state()
         if self._arguments.wait and now is PowerState.OFF:
             # A power cycle passes through off, and not every BMC comes back from it.
@@ -211,6 +211,7 @@ class _Order:
             verb, _ = await self._send(now, PowerAction.ON, lambda later: self._is_or_becomes(later, PowerState.ON))
             if self._arguments.wait:
                 await self._until(PowerState.ON, PowerState.OFF, verb)
+                return SetPowerResult(state=PowerState.ON, changed=True, verb_used=verb)
         except OperationError as error:
             raise OperationError(
                 ErrorCode.NOT_APPLIED,
@@ -238,7 +239,7 @@ class _Order:
         if not verbs:
             listed = ", ".join(await self._allowed(system))
             raise OperationError(ErrorCode.UNSUPPORTED, f"this BMC has no reset type for {wanted}; it lists {listed}")
-        target = _reset_target(system, self._connection.service.system_path or "")
+        target = reset_types.target_of(system, self._connection.service.system_path or "")
         give_up = self._clock() + _REFUSED_SECONDS
         last: Refused | None = None
         renewed = False
@@ -280,6 +281,12 @@ class _Order:
             raise OperationError(ErrorCode.UNSUPPORTED, f"this BMC has no reset type for {wanted}")
         raise last
 
+    async def _ending_of_task(self) -> Ending | None:
+        """The end of the order's task; None where it is not known after a while."""
+        with contextlib.suppress(OperationError):
+            return await follow_task(self._connection, self._answer, self._call, patience=_TASK_SECONDS)
+        return None
+
     async def _is_done_nevertheless(self, done: Callable[[Document], bool] | None, refused: Refused) -> bool:
         """Looks whether the machine is as wanted in spite of the refusal; a server error may be wrong for a while."""
         if done is None:
@@ -310,7 +317,7 @@ class _Order:
     async def _allowed(self, system: Document) -> list[str]:
         """The reset types that the BMC offers: from the annotation, else from ActionInfo; maybe none."""
         if self._listed is None:
-            offered = action(system, _RESET)
+            offered = action(system, reset_types.RESET)
             self._listed = allowed_values(offered, "ResetType")
             if offered is not None and not self._listed:
                 info = await self._connection.find_patiently(action_info_uri(offered), self._call)
@@ -337,13 +344,16 @@ class _Order:
 
     async def _until(self, wanted: PowerState, before: PowerState, verb: str) -> None:
         """Waits for the state; raises NOT_APPLIED when it does not come."""
+        now = before
 
         async def has_moved() -> bool:
-            return await self._state() is not before
+            nonlocal now
+            now = await self._state()
+            return now is not before
 
-        if await comes_true(has_moved, self._call, _UNMOVED_SECONDS) and await self._reaches(
-            wanted, self._call.deadline
-        ):
+        moved = await comes_true(has_moved, self._call, _UNMOVED_SECONDS)
+        # The reading that shows the state proves it: another one would prove no more.
+        if moved and (now is wanted or await self._reaches(wanted, self._call.deadline)):
             return
         now = await self._last_state()
         raise OperationError(
@@ -375,12 +385,6 @@ class _Order:
     def _is_or_becomes(system: Document, wanted: PowerState) -> bool:
         state = meaning(system.get("PowerState"))
         return _LEADS_TO.get(state, state) is wanted
-
-
-def _reset_target(system: Document, path: str) -> str:
-    """Where the order goes: the action's own target; by DSP0266's rule for it where the BMC names none."""
-    target = dig(action(system, _RESET), "target")
-    return path_of(target) if isinstance(target, str) else f"{path.rstrip('/')}/Actions/{_RESET}"
 
 
 def _is_unknown_verb(refused: Refused) -> bool:

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable
 
-from drivers.redfish.document import Document, dig, text
+from drivers.redfish.document import Document, dig, path_of, text
 from protocol.shapes.power import PowerAction, PowerState
 
-__all__ = ["SETTLED", "candidates", "is_after", "meaning", "restart_marks"]
+__all__ = ["RESET", "SETTLED", "candidates", "is_after", "meaning", "restart_marks", "target_of"]
 
+RESET = "ComputerSystem.Reset"
 _MEANING = {
     "on": PowerState.ON,
     "off": PowerState.OFF,
@@ -46,6 +47,12 @@ def candidates(action: PowerAction, allowed: Iterable[str], raw: str | None = No
     if not listed:
         return [verb for verb in wanted if verb not in ("Off", "Resume")]
     return [verb for verb in wanted if verb in listed]
+
+
+def target_of(system: Document, path: str) -> str:
+    """Where a reset is ordered: the action's own target; by DSP0266's rule for it where the BMC names none."""
+    target = text(system, "Actions", f"#{RESET}", "target")
+    return path_of(target) if target is not None else f"{path.rstrip('/')}/Actions/{RESET}"
 
 
 def restart_marks(system: Document) -> tuple[str | None, str | None]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from drivers.driver import Call
 from drivers.redfish.document import Document, dig, link, number, text
 from drivers.redfish.health import health_of, is_absent
-from drivers.redfish.walking import read_collection
+from drivers.redfish.walking import read_collection, read_members
 from protocol.errors import ErrorCode, OperationError
 from protocol.shapes.management import Sensor, Sensors, Thresholds
 
@@ -30,13 +30,13 @@ _UNITS = {"cel": "Cel", "c": "Cel", "celsius": "Cel", "%": "%", "percent": "%", 
 
 async def read_sensors(connection: RedfishConnection, call: Call) -> Sensors:
     """Every sensor of every chassis, those of the host's own first. Raises OperationError UNSUPPORTED for none."""
-    system = await connection.service.system(call)
-    own = await connection.service.chassis(call, system)
-    others = [path for path in await connection.service.all_chassis(call) if path not in own]
+    own = await connection.service.chassis(call)
+    collection = link(await connection.root(call), "Chassis")
+    found = dict(await read_members(connection, collection, call, patient=True))
     sensors: list[Sensor] = []
     offered = False
-    for path in [*own, *others]:
-        chassis = await connection.find_patiently(path, call)
+    for path in dict.fromkeys([*own, *found]):
+        chassis = found[path] if path in found else await connection.find_patiently(path, call)
         if chassis is None:
             continue
         offered = offered or any(link(chassis, key) for key in ("Sensors", "Thermal", "Power", "ThermalSubsystem"))

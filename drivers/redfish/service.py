@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from drivers.driver import Call
 from drivers.redfish.document import Document, action, dig, link, links, members, same_path, text
 from drivers.redfish.failures import Refused
+from drivers.redfish.registries import KeptRegistry
 from drivers.redfish.vendors import Facts, Manners, facts_of, manners_of
 from protocol.errors import ErrorCode, OperationError
 
@@ -27,6 +28,11 @@ class Service:
         self._connection = connection
         self.system_path: str | None = None
         self._manager_paths: list[str] | None = None
+        self._chassis_paths: list[str] = []
+        self.boot_settings_path: str | None = None
+        """Where the BMC itself said that boot settings go; no link leads there."""
+        self.bios_path: str | None = None
+        self.bios_registry: KeptRegistry | None = None
         self.facts = Facts()
         self.manners = Manners()
 
@@ -58,19 +64,31 @@ class Service:
         return None
 
     async def chassis(self, call: Call, system: Document | None = None) -> list[str]:
-        """The paths of the host's chassis; of all chassis where the system names none."""
-        document = system or await self.system(call)
-        listed = links(document, "Links", "Chassis")
-        return listed or await self.all_chassis(call)
+        """The paths of the host's chassis; of all chassis where the system names none. Without the system at hand, as
+        it was when they were looked for last."""
+        if system is not None or not self._chassis_paths:
+            document = system or await self.system(call)
+            self._chassis_paths = links(document, "Links", "Chassis") or await self.all_chassis(call)
+        return self._chassis_paths
 
     async def all_chassis(self, call: Call) -> list[str]:
         return members(await self._connection.find(link(await self._connection.root(call), "Chassis"), call))
+
+    async def manners_so_far(self, call: Call) -> Manners:
+        """What is known of this maker's ways by what was read already: the service root alone, before the system."""
+        if self.system_path is not None:
+            return self.manners
+        return manners_of(facts_of(await self._connection.root(call), {}))
 
     def forget(self) -> None:
         """Drops what was found, so that it is looked for again: after a BMC restart, or when a path is gone."""
         self._connection.forget_root()
         self.system_path = None
         self._manager_paths = None
+        self._chassis_paths = []
+        self.boot_settings_path = None
+        self.bios_path = None
+        self.bios_registry = None
 
     async def _known(self, system: Document, call: Call) -> Document:
         self.facts = facts_of(await self._connection.root(call), system)

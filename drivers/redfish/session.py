@@ -15,9 +15,10 @@ import msgspec
 from drivers.breaker import Breaker
 from drivers.driver import Call
 from drivers.redfish import messages, waiting
+from drivers.redfish.answer import Answer
 from drivers.redfish.document import Document, link, path_of, text
 from drivers.redfish.failures import NoAnswer, Refused
-from drivers.redfish.transport import Answer, Transport
+from drivers.redfish.transport import Transport
 from drivers.target import Target
 from protocol.errors import ErrorCode, OperationError
 
@@ -131,7 +132,7 @@ class Session:
         if not self.root:
             self.root = await self._read_root(call)
         answer = await self._ask_for_session(await self._sessions_path(call), call)
-        if answer.status in (404, 405, 410, 501):
+        if answer.status in (404, 405, 410, 501) or self._has_no_sessions(answer):
             self._headers, self.kind = {**_ASKED, "Authorization": self._basic()}, LoginKind.BASIC
             return
         token = answer.headers.get("X-Auth-Token")
@@ -142,6 +143,13 @@ class Session:
         self._path = _session_path(answer)
         self.logins += 1
         await self._end_left_behind()
+
+    def _has_no_sessions(self, refusal: Answer) -> bool:
+        """Whether a 401 says only that HTTP Basic is wanted for any path, be it one that is not there: the root names
+        no sessions (OpenStack's sushy-tools with a file of logins). Where it names them, a 401 is a refused login."""
+        named = link(self.root, "Links", "Sessions") or link(self.root, "SessionService")
+        asked = ", ".join(refusal.headers.getall("WWW-Authenticate", ())).lower()
+        return refusal.status == 401 and bool(self.root) and named is None and "basic" in asked
 
     async def _read_root(self, call: Call) -> Document:
         """The service root, asked without a login as DSP0266 allows; empty where the BMC refuses that."""

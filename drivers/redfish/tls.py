@@ -12,20 +12,26 @@ import aiohttp
 from protocol.addresses import TlsMode, TlsPolicy
 from protocol.errors import ErrorCode, OperationError
 
-__all__ = ["certificate_fingerprint", "changed_pin", "trust", "untrusted"]
+__all__ = [
+    "certificate_fingerprint",
+    "certificate_on_the_wire",
+    "changed_pin",
+    "trust",
+    "untrusted",
+]
 
 Trust = ssl.SSLContext | aiohttp.Fingerprint | bool
 
 
 def trust(policy: TlsPolicy, pinned: str | None) -> Trust:
-    """aiohttp's `ssl` argument. `pinned`: the certificate taken on first use, where the policy is that.
+    """aiohttp's `ssl` argument. `pinned`: the certificate taken on first use, or the one that replaced a pinned one.
 
     Raises OperationError INVALID_ARGUMENT for a CA file that cannot be used.
     """
     if policy.mode is TlsMode.CA:
         return _with_authority(policy.value)
     if policy.mode is TlsMode.PIN:
-        return aiohttp.Fingerprint(bytes.fromhex(policy.value))
+        return aiohttp.Fingerprint(bytes.fromhex(pinned or policy.value))
     if policy.mode is TlsMode.FIRST_USE and pinned is not None:
         return aiohttp.Fingerprint(bytes.fromhex(pinned))
     if policy.mode is TlsMode.VERIFY:
@@ -54,6 +60,12 @@ def changed_pin(endpoint: str, expected: str, seen: str) -> OperationError:
 
 async def certificate_fingerprint(host: str, port: int, timeout: float) -> str:
     """SHA-256 of the certificate that the BMC shows, asked without sending anything. Raises OSError, TimeoutError."""
+    return hashlib.sha256(await certificate_on_the_wire(host, port, timeout)).hexdigest()
+
+
+async def certificate_on_the_wire(host: str, port: int, timeout: float) -> bytes:
+    """The certificate that the BMC shows, in DER; the handshake proves that it has the key. Raises OSError,
+    TimeoutError."""
     async with asyncio.timeout(timeout):
         _, writer = await asyncio.open_connection(host, port, ssl=_unchecked(), server_hostname="")
         try:
@@ -65,7 +77,7 @@ async def certificate_fingerprint(host: str, port: int, timeout: float) -> str:
                 await writer.wait_closed()
     if certificate is None:
         raise OSError("the BMC showed no certificate")
-    return hashlib.sha256(certificate).hexdigest()
+    return certificate
 
 
 @lru_cache(maxsize=1)

@@ -1,67 +1,32 @@
 """One HTTP exchange with a BMC: bounded in time and size, sent once, never redirected, its failures told apart."""
 
 import asyncio
-import json
-import re
+import contextlib
+import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
 import aiohttp
-import msgspec
-from multidict import CIMultiDictProxy
 from yarl import URL
 
+from drivers.pins import follow_pin, pinned_now, return_to_pin
 from drivers.redfish import tls
+from drivers.redfish.answer import Answer, content_of
 from drivers.redfish.clients import Clients
-from drivers.redfish.document import Document
 from drivers.redfish.failures import NoAnswer, NotSent
+from drivers.redfish.upload import Upload
 from drivers.target import Target
 from protocol.addresses import Scheme, TlsMode
 from protocol.errors import ErrorCode, OperationError
 
-__all__ = ["LARGEST_BODY", "Answer", "Transport"]
+__all__ = ["Transport"]
 
-LARGEST_BODY = 16 * 1024 * 1024
-"""Bytes of one answer; the largest true ones (attribute registries) are 2 to 3 MiB."""
 _CONNECT_SECONDS = 10.0
 _KNOWN_URLS = 256
 _MOST_DROPS = 3
+_STALL_SECONDS = 180.0
+"""How long a BMC may take nothing of an upload; flash that is erased meanwhile keeps some busy for a minute."""
+_NEVER_CONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL)
 _CHANGES = frozenset({"POST", "PATCH", "PUT", "DELETE"})
-_HALF_A_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What the BMC answered."""
-
-    method: str
-    path: str
-    status: int
-    headers: CIMultiDictProxy[str]
-    body: bytes
-
-    @property
-    def ok(self) -> bool:
-        return 200 <= self.status < 300
-
-    def document(self) -> Document:
-        """The body as a JSON object, whatever its content type says. Raises OperationError BMC_ERROR."""
-        value = _parsed(self.body)
-        if isinstance(value, dict):
-            return value
-        raise OperationError(
-            ErrorCode.BMC_ERROR,
-            f"{self.method} {self.path}: {_what_it_is(self.body, self.headers.get('Content-Type', ''))}",
-            details={"status": self.status},
-        )
-
-    def said(self) -> object:
-        """The body for its messages: JSON where it is JSON, plain text where it is that, None for anything else."""
-        value = _parsed(self.body)
-        if value is not None or not self.body or _is_markup(self.body):
-            return value
-        return self.body[:500].decode("utf-8", "replace")
 
 
 class Transport:
@@ -87,6 +52,33 @@ class Transport:
         if self._policy is not None and self._policy.mode is TlsMode.FIRST_USE:
             return self._pins.get(self.endpoint)
         return None
+
+    @property
+    def pin(self) -> str | None:
+        """The certificate that the BMC is known by now, under a pin or after the first use."""
+        if self._policy is None:
+            return None
+        if self._policy.mode is TlsMode.PIN:
+            return pinned_now(self._pins, self.endpoint, self._policy.value)
+        return self.first_use_pin
+
+    def repin(self, fingerprint: str) -> str | None:
+        """Takes the certificate that replaces the known one, and returns that one; None where no pin changes."""
+        before = self.pin
+        if self._policy is None or before is None or before == fingerprint:
+            return None
+        if self._policy.mode is TlsMode.PIN:
+            follow_pin(self._pins, self.endpoint, self._policy.value, fingerprint)
+        else:
+            self._pins[self.endpoint] = fingerprint
+        return before
+
+    def _is_pinned_one(self, seen: str) -> bool:
+        """Whether the BMC shows the pinned certificate itself again, in whose place another one stood since."""
+        if self._policy is None or self._policy.mode is not TlsMode.PIN or seen != self._policy.value:
+            return False
+        return_to_pin(self._pins, self.endpoint, seen)
+        return self.pin == seen
 
     async def aclose(self) -> None:
         clients, self._clients = self._clients, None
@@ -128,13 +120,16 @@ class Transport:
                 ssl=self._trust if self._trust is not None else True,
             )
         except aiohttp.ServerFingerprintMismatch as error:
+            if self._is_pinned_one(error.got.hex()):
+                # Nothing was sent: the certificate is looked at first.
+                return await self.exchange(method, path, headers, max(0.01, until - clock()), body, fresh=fresh)
             raise tls.changed_pin(self.endpoint, error.expected.hex(), error.got.hex()) from None
         except aiohttp.ClientConnectorCertificateError as error:
             raise await self._untrusted(error, until - clock()) from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise self._failed(error, method, path, timeout) from error
         try:
-            content = await _content(response, method, path)
+            content = await content_of(response, method, path)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             if not changes:
                 raise self._failed(error, method, path, timeout, cut=True) from error
@@ -147,6 +142,101 @@ class Transport:
             response.release()
         return Answer(method, path, response.status, response.headers, content)
 
+    async def open_stream(self, path: str, headers: Mapping[str, str], timeout: float) -> aiohttp.ClientResponse:
+        """Asks for an answer that goes on, on a network connection of its own; the caller closes it.
+
+        `timeout` is for the head of the answer. A BMC that is gone is noticed by TCP's keepalive. Raises what
+        `exchange` raises.
+        """
+        clock = asyncio.get_running_loop().time
+        until = clock() + timeout
+        client = await self._client(timeout, fresh=True)
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=min(_CONNECT_SECONDS, timeout), ceil_threshold=3600)
+        try:
+            async with asyncio.timeout_at(until):
+                response = await client.get(
+                    self._url(path),
+                    headers=headers,
+                    allow_redirects=False,
+                    timeout=limits,
+                    ssl=self._trust if self._trust is not None else True,
+                )
+        except aiohttp.ServerFingerprintMismatch as error:
+            raise tls.changed_pin(self.endpoint, error.expected.hex(), error.got.hex()) from None
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise await self._untrusted(error, until - clock()) from error
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise self._failed(error, "GET", path, timeout) from error
+        _keep_alive(response)
+        return response
+
+    async def end_of_stream(self, response: aiohttp.ClientResponse, path: str, timeout: float) -> Answer:
+        """What the BMC answered in place of a stream, whole; an empty body where it does not come in time."""
+        try:
+            async with asyncio.timeout(timeout):
+                content = await content_of(response, "GET", path)
+        except (aiohttp.ClientError, OSError, TimeoutError, OperationError):
+            content = b""
+        finally:
+            response.close()
+        return Answer("GET", path, response.status, response.headers, content)
+
+    async def send(self, path: str, headers: Mapping[str, str], timeout: float, upload: Upload) -> Answer:
+        """POSTs a body while it is read, once, and returns the answer.
+
+        Raises what `exchange` raises, and for a body of which a part never left: NotSent, or what ended its reading.
+        """
+        if timeout <= 0:
+            raise NotSent(ErrorCode.TIMEOUT, f"no time was left for POST {path}")
+        clock = asyncio.get_running_loop().time
+        until = clock() + timeout
+        client = await self._client(timeout, fresh=True)
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=min(_CONNECT_SECONDS, timeout), ceil_threshold=3600)
+        try:
+            async with asyncio.timeout_at(min(until, clock() + _CONNECT_SECONDS + _STALL_SECONDS)) as patience:
+
+                def go_on() -> None:
+                    if not patience.expired():
+                        patience.reschedule(until if upload.is_whole else min(until, clock() + _STALL_SECONDS))
+
+                upload.on_progress = go_on
+                response = await client.post(
+                    self._url(path),
+                    data=upload.chunks(),
+                    headers={**headers, **upload.headers},
+                    allow_redirects=False,
+                    timeout=limits,
+                    ssl=self._trust if self._trust is not None else True,
+                )
+                try:
+                    content = await content_of(response, "POST", path)
+                except (aiohttp.ClientError, OSError, TimeoutError, OperationError):
+                    content = b""
+                finally:
+                    response.release()
+        except aiohttp.ServerFingerprintMismatch as error:
+            raise tls.changed_pin(self.endpoint, error.expected.hex(), error.got.hex()) from None
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise await self._untrusted(error, until - clock()) from error
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            if upload.failure is not None:
+                # A new one: aiohttp's error has the first as its cause already.
+                raise OperationError(upload.failure.code, upload.failure.message) from error
+            if not upload.is_whole and not isinstance(error, _NEVER_CONNECTED):
+                raise self._cut_short(upload, error, path) from error
+            raise self._failed(error, "POST", path, timeout) from error
+        finally:
+            upload.on_progress = _nobody
+        return Answer("POST", path, response.status, response.headers, content)
+
+    def _cut_short(self, upload: Upload, error: Exception, path: str) -> NotSent:
+        how = "took no more of it" if isinstance(error, TimeoutError) else f"closed the connection ({_words(error)})"
+        return NotSent(
+            ErrorCode.UNREACHABLE,
+            f"{self.endpoint} {how} after {upload.sent} of {upload.length} bytes of POST {path}: "
+            "it has not got the whole body, so it did nothing with it",
+        )
+
     def note_drop(self) -> None:
         """A kept connection was found closed. A BMC that does this again and again gets a new one each time."""
         self._drops += 1
@@ -156,7 +246,7 @@ class Transport:
     async def _client(self, timeout: float, *, fresh: bool) -> aiohttp.ClientSession:
         if self._clients is None:
             self._clients = Clients.share()
-        if self._policy is not None and (self._trust is None or self._trusted_pin != self.first_use_pin):
+        if self._policy is not None and (self._trust is None or self._trusted_pin != self.pin):
             await self._settle_trust(timeout)
         return self._clients.fresh if fresh else self._clients.kept
 
@@ -169,7 +259,7 @@ class Transport:
             except (OSError, TimeoutError) as error:
                 raise _unreachable(self.endpoint, error, timeout) from error
             self._pins.setdefault(self.endpoint, seen)
-        self._trusted_pin = self.first_use_pin
+        self._trusted_pin = self.pin
         self._trust = tls.trust(self._policy, self._trusted_pin)
 
     async def _untrusted(self, error: aiohttp.ClientConnectorCertificateError, left: float) -> OperationError:
@@ -192,7 +282,7 @@ class Transport:
     def _failed(
         self, error: Exception, method: str, path: str, timeout: float, *, cut: bool = False
     ) -> OperationError:
-        if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError | aiohttp.InvalidURL):
+        if isinstance(error, _NEVER_CONNECTED):
             return _unreachable(self.endpoint, error, timeout)
         change = method in _CHANGES
         if isinstance(error, TimeoutError):
@@ -208,6 +298,23 @@ class Transport:
         failure = NoAnswer(code, f"{self.endpoint} {how} ({method} {path}): {_words(error)}")
         failure.dropped = True
         return failure
+
+
+def _nobody() -> None:
+    """Progress that nobody waits for."""
+
+
+def _keep_alive(response: aiohttp.ClientResponse) -> None:
+    """Lets the kernel ask now and then whether the other end is there still: a stream may be silent for days."""
+    connection = response.connection
+    wire = connection.transport.get_extra_info("socket") if connection is not None and connection.transport else None
+    if wire is None:
+        return
+    with contextlib.suppress(OSError):
+        wire.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, seconds in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 3)):
+            if hasattr(socket, option):
+                wire.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), seconds)
 
 
 def _unreachable(endpoint: str, error: BaseException, timeout: float) -> NotSent:
@@ -233,65 +340,3 @@ def _words(error: BaseException) -> str:
     if isinstance(cause, OSError) and cause.strerror:
         return cause.strerror
     return str(cause) or type(cause).__name__
-
-
-async def _content(response: aiohttp.ClientResponse, method: str, path: str) -> bytes:
-    """The body, but never more than LARGEST_BODY of it, also when it is compressed."""
-    length = response.content_length
-    if length is not None and length <= LARGEST_BODY and "Content-Encoding" not in response.headers:
-        return await response.read()
-    parts: list[bytes] = []
-    size = 0
-    if length is None or length <= LARGEST_BODY:
-        async for part in response.content.iter_chunked(65536):
-            parts.append(part)
-            size += len(part)
-            if size > LARGEST_BODY:
-                break
-        else:
-            return b"".join(parts)
-    response.close()
-    raise OperationError(
-        ErrorCode.BMC_ERROR,
-        f"{method} {path}: the answer is larger than {LARGEST_BODY // 1024 // 1024} MiB and was cut off: "
-        "is this address a BMC's?",
-    )
-
-
-def _parsed(body: bytes) -> Any:
-    """The JSON value, also with a byte order mark, stray bytes or NaN in it; None where it is no JSON."""
-    try:
-        return msgspec.json.decode(body)
-    except RecursionError:
-        return None
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        pass
-    try:
-        value = json.loads(body.decode("utf-8-sig", "replace"), strict=False, parse_constant=_nothing)
-        if _HALF_A_PAIR.search(body):
-            # Half a surrogate pair is no text that could travel on: it becomes a question mark.
-            value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
-    except (ValueError, RecursionError):
-        return None
-    return value
-
-
-def _nothing(_word: str) -> None:
-    """NaN and Infinity, which are no JSON, count as absent."""
-
-
-def _is_markup(body: bytes) -> bool:
-    return body[:200].lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"<"
-
-
-def _what_it_is(body: bytes, kind: str) -> str:
-    if not body.strip():
-        return "the answer is empty"
-    if _is_markup(body):
-        return (
-            "the answer is a web page, not Redfish: is the address a BMC's, its Redfish service on, "
-            "and no proxy or login page in between?"
-        )
-    if body.lstrip()[:1] == b"{":
-        return f"the answer is broken or cut-off JSON ({len(body)} bytes)"
-    return f"the answer is no JSON object ({kind or 'no content type'}, {len(body)} bytes)"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from drivers.redfish.document import Document, dig, text
 
-__all__ = ["QUIRKS", "Facts", "Manners", "Quirk", "facts_of", "manners_of"]
+__all__ = ["QUIRKS", "Facts", "Manners", "Quirk", "RaidService", "facts_of", "manners_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,55 @@ class Facts:
     oem: frozenset[str] = frozenset()
 
     def is_of(self, *names: str) -> bool:
-        """Whether any of the names begins the vendor, the manufacturer, or a key of the root's `Oem`."""
-        return any(
-            self.vendor.startswith(name) or self.manufacturer.startswith(name) or name in self.oem for name in names
-        )
+        """Whether any of the names begins the vendor, the manufacturer, or a key of the root's `Oem`; spaces in them
+        do not count (Super Micro Computer, Inc.)."""
+        makers = [maker.replace(" ", "") for maker in (self.vendor, self.manufacturer)]
+        return any(any(maker.startswith(name) for maker in makers) or name in self.oem for name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class RaidService:
+    """A maker's own service for RAID controllers: where the system links it, and its actions."""
+
+    where: tuple[str, ...]
+    reset: str
+    """Deletes all volumes and frees all hot spares of the controller that `parameter` names by its id."""
+    clear_foreign: str
+    parameter: str
+
+
+@dataclass(frozen=True, slots=True)
+class OemSettings:
+    """A vendor's own resource for settings of the BMC. Properties are named by their way in it, with slashes."""
+
+    resource: tuple[str, ...]
+    """Where the manager links it."""
+    ntp_servers: tuple[str, ...]
+    """One property with the list, or one per server."""
+    ntp_effective: str = ""
+    """Where the servers are listed that the BMC uses, the network's included."""
+    ntp_enabled: str = ""
+    enabled_words: tuple[str, str] = ("Enabled", "Disabled")
+    host_name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OemCertificate:
+    """A vendor's own resource for the certificate of the BMC's web server."""
+
+    way: tuple[tuple[str, ...], ...]
+    """Where the manager links it, from one resource to the next."""
+    shown: str
+    """The property with subject, issuer and dates."""
+    generate: str
+    """The action that makes a signing request, which appears in the property `request`."""
+    request: str
+    words: Mapping[str, str]
+    """What the action calls the standard's parameters, where it differs. Others than these and the same-named are not
+    sent."""
+    replace: str
+    """The action that takes the certificate, in its parameter `certificate`."""
+    certificate: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +94,51 @@ class Manners:
     """Names of media slots that take uploads only (a regular expression)."""
     connected_tells: bool = False
     """A slot may say Inserted while nothing is connected: ConnectedVia decides."""
+    eject_wants_body: bool = False
+    """An eject without a body is refused."""
     image_may_not_hold: str = ""
     """Characters that an image address must not have."""
+    bios_refuses_apply_time: bool = False
+    """BIOS settings are applied with the next start, and a request that says so is refused."""
+    bios_needs_apply_time: bool = False
+    """BIOS settings that came without an apply time are kept and never applied."""
+    bios_shows_pending: bool = False
+    """The BIOS may show a new value before the job that brings it has ended."""
+    oem_settings: OemSettings | None = None
+    """For settings of the BMC that it lacks, or does not let be written, in the standard's place."""
+    oem_certificate: OemCertificate | None = None
+    """For the certificate of a BMC that has none in the standard's place."""
+    events_by_https_only: bool = False
+    """An event listener without a certificate is refused."""
+    subscription_switch: tuple[str, str] | None = None
+    """Subscriptions are slots that are always there: the section of `Oem` and the property that switches one on."""
+    firmware_copies: str | None = None
+    """Ids or names of inventory entries that do not run: staged, backup, roll-back, shown twice (an expression)."""
+    push_form: str = "redfish"
+    """What HttpPushUri takes: the image as it is (redfish), the vendor's own form (ilo), or nothing that installs an
+    image (store)."""
+    push_apply_times: tuple[str, ...] = ()
+    """Apply times that the multipart push takes though it does not advertise them."""
+    push_wants_targets: bool = False
+    """The multipart push wants Targets, if only an empty list."""
+    targets_by_relation: bool = False
+    """An update names what a component belongs to (its RelatedItem), and not the inventory entry."""
+    update_state: tuple[str, ...] = ()
+    """Where in the update service the vendor shows State, FlashProgressPercent and Result of an update."""
+    jobs: tuple[str, ...] = ()
+    """Where in the manager the vendor links the jobs, which outlive their tasks."""
+    console_in_shell: bool = False
+    """The serial console is reached from the BMC's command line, and no resource says so."""
+    expands_members: bool = True
+    """Members that come with `$expand` are as complete as those read one by one."""
+    decimal_pci_ids: bool = False
+    """PCI ids without `0x` are decimal."""
+    raid_mode_hint: str = "set it to RAID mode in its own setup or settings, restart the machine, and ask again"
+    """How a controller in HBA mode is made to make volumes."""
+    raid_service: "RaidService | None" = None
+    """The maker's own service for what RAID controllers do."""
+    nic_in_boot_name: str | None = None
+    """How a boot option's name tells its NIC (a regular expression with the groups kind, slot and port)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +188,12 @@ QUIRKS: tuple[Quirk, ...] = (
         differs={"serial_property": "SKU", "bmc_type": "iDRAC"},
     ),
     Quirk(
+        who="Dell iDRAC 9: SerialConsole is off and empty; the console is opened on its command line (console com2)",
+        applies=_of("dell"),
+        source="recorded trees dell-r750-*; iDRAC user's guide, SSH serial redirection",
+        differs={"console_in_shell": True},
+    ),
+    Quirk(
         who="Supermicro X11, X12, H13: boots a virtual CD as UsbCd, not as Cd",
         applies=_of("supermicro"),
         source="sushy release notes change-bootdev-smc and supermicro-vmedia-dev-workaround",
@@ -136,15 +230,186 @@ QUIRKS: tuple[Quirk, ...] = (
         differs={"full_override": True, "resend_mode": True, "bmc_type": "MegaRAC"},
     ),
     Quirk(
+        who="AMI MegaRAC (DGX H100, GB300 hosts): members sent with $expand lack Id, Name and ChassisType",
+        applies=_of("ami"),
+        source="NVIDIA nv-redfish, bmc_quirks, expand_is_not_working_properly",
+        differs={"expands_members": False},
+    ),
+    Quirk(
+        who="HPE iLO 5: the PCI ids of its PCIeFunctions are decimal numbers (iLO 6 writes 0X and hexadecimal)",
+        applies=_of("hpe"),
+        source="recorded trees hpe-dl385-ilo5 and hpe-dl380a-ilo6",
+        differs={"decimal_pci_ids": True},
+    ),
+    Quirk(
+        who="Dell iDRAC 9: a boot option names its NIC by slot and port, and by nothing else",
+        applies=_of("dell"),
+        source="recorded trees dell-r750-*, BootOptions ('HTTP Device 1: NIC in Slot 5 Port 1')",
+        differs={"nic_in_boot_name": r"((?P<kind>Integrated) )?NIC (in Slot )?(?P<slot>\d+) Port (?P<port>\d+)"},
+    ),
+    Quirk(
+        who="Dell iDRAC 9 before 5.10: NTP and the BMC's name are written in DellAttributes only",
+        applies=_of("dell"),
+        source="dell/iDRAC-Redfish-Scripting, SetIdracLcSystemAttributesREDFISH; recorded trees dell-r750-*",
+        differs={
+            "oem_settings": OemSettings(
+                resource=("Links", "Oem", "Dell", "DellAttributes"),
+                ntp_servers=tuple(f"Attributes/NTPConfigGroup.1.NTP{number}" for number in (1, 2, 3)),
+                ntp_enabled="Attributes/NTPConfigGroup.1.NTPEnable",
+                host_name="Attributes/NIC.1.DNSRacName",
+            )
+        },
+    ),
+    Quirk(
+        who="HPE iLO 5 and 6: NTP servers are in DateTime, and not in NetworkProtocol",
+        applies=_of("hpe"),
+        source="recorded trees hpe-dl385-ilo5 and hpe-dl380a-ilo6; HPE iLO resource definitions, HpeiLODateTime",
+        differs={
+            "oem_settings": OemSettings(
+                resource=("Oem", "Hpe", "Links", "DateTimeService"),
+                ntp_servers=("StaticNTPServers",),
+                ntp_effective="NTPServers",
+            )
+        },
+    ),
+    Quirk(
+        who="HPE iLO 5 and 6: the web server's certificate is an HttpsCert, with actions of its own",
+        applies=_of("hpe"),
+        source="HPE iLO resource definitions, HpeHttpsCert; recorded trees hpe-dl385-ilo5, hpe-dl380a-ilo6 (links)",
+        differs={
+            "oem_certificate": OemCertificate(
+                way=(("Oem", "Hpe", "Links", "SecurityService"), ("Links", "HttpsCert")),
+                shown="X509CertificateInformation",
+                generate="HpeHttpsCert.GenerateCSR",
+                request="CertificateSigningRequest",
+                words={"Organization": "OrgName", "OrganizationalUnit": "OrgUnit"},
+                replace="HpeHttpsCert.ImportCertificate",
+                certificate="Certificate",
+            )
+        },
+    ),
+    Quirk(
+        who="Dell iDRAC 9 and later: events go to https listeners only",
+        applies=_of("dell"),
+        source="Dell's OpenManage collection for Ansible, redfish_event_subscription, destination",
+        differs={"events_by_https_only": True},
+    ),
+    Quirk(
+        who="HPE iLO: events go to https listeners only",
+        applies=_of("hpe"),
+        source="HPE server management portal, The Redfish Event Service, Event subscription",
+        differs={"events_by_https_only": True},
+    ),
+    Quirk(
+        who="Supermicro: event subscriptions are fixed slots, switched on by a PATCH",
+        applies=_of("supermicro"),
+        source="Supermicro Redfish reference guide, Event Service; recorded tree supermicro-821ge",
+        differs={"subscription_switch": ("Supermicro", "EnableSubscription")},
+    ),
+    Quirk(
+        who="HPE iLO 4 to 6: an eject without a body is refused with 400 or 415",
+        applies=_of("hpe"),
+        source="OpenStack sushy, release note fix-eject-empty-dict; Launchpad bug 2114737",
+        differs={"eject_wants_body": True},
+    ),
+    Quirk(
         who="Lenovo XCC: the RDOC slots take uploads only",
         applies=_of("lenovo"),
         source="python-redfish-lenovo; recorded tree lenovo-sr670v2-xcc",
         differs={"upload_slots": r"^RDOC", "bmc_type": "XCC"},
     ),
     Quirk(
+        who="Lenovo XCC: lists the apply time OnReset for BIOS settings and refuses it as an unknown property",
+        applies=_of("lenovo"),
+        source="metal-toolbox/bmclib, its Lenovo BIOS settings; recorded tree lenovo-sr670v2-xcc",
+        differs={"bios_refuses_apply_time": True},
+    ),
+    Quirk(
+        who="Dell iDRAC: BIOS settings without an apply time stay pending for ever; new values may show early",
+        applies=_of("dell"),
+        source="dell/iDRAC-Redfish-Scripting issue 84; NVIDIA libredfish pull request 25",
+        differs={"bios_needs_apply_time": True, "bios_shows_pending": True},
+    ),
+    Quirk(
         who="Lenovo ThinkSystem SR675 V3: a forced restart can hang",
         applies=_of_model(("lenovo",), r"sr675"),
         source="NVIDIA libredfish, its Lenovo reset",
         differs={"restart_by_off_and_on": True},
+    ),
+    Quirk(
+        who="Dell iDRAC 9: the inventory shows a component as Installed-, again as Current-, and as Previous- what "
+        "it can be rolled back to",
+        applies=_of("dell"),
+        source="recorded trees dell-r750-*, FirmwareInventory",
+        differs={"firmware_copies": r"^(Current|Previous|Available)-"},
+    ),
+    Quirk(
+        who="Dell iDRAC 9: a multipart push takes an apply time without advertising it, and wants Targets; the plain "
+        "push only stores the image",
+        applies=_of("dell"),
+        source="Dell's iDRAC-Redfish-Scripting, multipart upload; NVIDIA libredfish, its Dell update",
+        differs={"push_apply_times": ("Immediate", "OnReset"), "push_wants_targets": True, "push_form": "store"},
+    ),
+    Quirk(
+        who="Dell iDRAC 9: jobs outlive the tasks that stand for them",
+        applies=_of("dell"),
+        source="OpenStack Ironic's notes on purged tasks; recorded tree dell-r750-idrac9-7.10, manager links",
+        differs={"jobs": ("Links", "Oem", "Dell", "Jobs")},
+    ),
+    Quirk(
+        who="HPE iLO 5 and 6: HttpPushUri takes a form of its own, with the session's key in it and in a cookie; the "
+        "update's state is in Oem.Hpe; the ROM that does not run is the redundant one",
+        applies=_of("hpe"),
+        source="HPE's python-ilorest-library, upload to the iLO repository; HPE's guide to the iLO update service",
+        differs={
+            "push_form": "ilo",
+            "update_state": ("Oem", "Hpe"),
+            "firmware_copies": r"^Redundant System ROM$",
+        },
+    ),
+    Quirk(
+        who="Supermicro X11 to H13: an update names the manager or BIOS, not the inventory entry; backup, golden and "
+        "staged images are entries too",
+        applies=_of("supermicro"),
+        source="Supermicro's Redfish guide, multipart update; recorded tree supermicro-821ge, FirmwareInventory",
+        differs={
+            "targets_by_relation": True,
+            "push_apply_times": ("Immediate",),
+            "firmware_copies": r"^(Backup|Golden|Staging|Capsule)_",
+        },
+    ),
+    Quirk(
+        who="Lenovo XCC: the inventory holds the backup and the pending image as entries of their own",
+        applies=_of("lenovo"),
+        source="recorded tree lenovo-sr670v2-xcc, FirmwareInventory",
+        differs={"firmware_copies": r"-(Pending|Backup)$"},
+    ),
+    Quirk(
+        who="NVIDIA BlueField-3: golden images are entries of the inventory",
+        applies=_of("nvidia"),
+        source="recorded tree nvidia-bluefield3, FirmwareInventory",
+        differs={"firmware_copies": r"^golden_image"},
+    ),
+    Quirk(
+        who="Dell PERC: makes volumes in RAID mode only; foreign configurations stand in the way until cleared",
+        applies=_of("dell"),
+        source="Dell's iDRAC-Redfish-Scripting, SetStorageControllerMode; PERC user's guide, controller modes",
+        differs={
+            "raid_mode_hint": "set ControllerMode to RAID in the settings of its StorageController (iDRAC: Storage, "
+            "Controllers, Edit), restart the server, and ask again"
+        },
+    ),
+    Quirk(
+        who="Dell iDRAC 9: no Storage.ResetToDefaults; a controller is cleared by DellRaidService",
+        applies=_of("dell"),
+        source="recorded trees dell-r750-*, DellRaidService; Dell's iDRAC-Redfish-Scripting, ResetConfig",
+        differs={
+            "raid_service": RaidService(
+                where=("Links", "Oem", "Dell", "DellRaidService"),
+                reset="DellRaidService.ResetConfig",
+                clear_foreign="DellRaidService.ClearForeignConfig",
+                parameter="TargetFQDD",
+            )
+        },
     ),
 )

@@ -1,14 +1,16 @@
 """Virtual media: images into slots and out again, each change read back from the slot."""
 
 from drivers.driver import Call
+from drivers.redfish import messages
+from drivers.redfish.answer import Answer
 from drivers.redfish.boot import patch_when_ready, unproven
 from drivers.redfish.connection import RedfishConnection
-from drivers.redfish.document import Document, dig, link, members
+from drivers.redfish.document import Document, dig, link
 from drivers.redfish.failures import NoAnswer, Refused
+from drivers.redfish.media_reading import read_slot, read_slots, with_their_ways
 from drivers.redfish.media_request import ImageAddress, InsertRequest
-from drivers.redfish.media_slots import Slot, candidates, holds, shows, slot_of, without_mirrors
+from drivers.redfish.media_slots import Slot, candidates, holds, shows
 from drivers.redfish.tasks import words_about, words_of_task
-from drivers.redfish.transport import Answer
 from drivers.redfish.watching import comes_true
 from protocol.errors import ErrorCode, OperationError
 from protocol.shapes import Nothing
@@ -21,7 +23,7 @@ from protocol.shapes.virtual_media import (
     MediaSlots,
 )
 
-__all__ = ["RedfishVirtualMedia", "read_slots"]
+__all__ = ["RedfishVirtualMedia"]
 
 _SLOT_SECONDS = 20.0
 """How long a busy BMC is asked for a slot that a change depends on."""
@@ -32,6 +34,9 @@ _OF_ONE_SLOT = frozenset(
 )
 _SERVER_ERROR_TRIES = 3
 _SERVER_ERROR_PAUSE = 3.0
+_STATE_SECONDS = 120.0
+"""How long a BMC may refuse in its present state: HPE iLO does during the host's self-test (Launchpad 2136275)."""
+_EJECT = "VirtualMedia.EjectMedia"
 
 
 class RedfishVirtualMedia:
@@ -43,6 +48,7 @@ class RedfishVirtualMedia:
         slots, unread = await read_slots(self._connection, call, patience=_SLOT_SECONDS)
         if unread is not None and not slots:
             raise unread
+        slots = await with_their_ways(self._connection, slots, call, patience=_SLOT_SECONDS)
         return MediaSlots(slots=[slot.shown() for slot in slots])
 
     async def insert_media(self, arguments: InsertMedia, call: Call) -> InsertMediaResult:
@@ -61,17 +67,15 @@ class RedfishVirtualMedia:
         held = next((slot for slot in usable if holds(slot, address.url)), None)
         if held is not None:
             return InsertMediaResult(slot=held.id, image=held.image or address.url, changed=False)
-        if not usable and unread is not None:
-            raise unread
-        if not usable:
-            listed = "; ".join(f"{slot.id}: {', '.join(slot.media_types)} ({slot.method})" for slot in slots)
-            raise OperationError(
-                ErrorCode.UNSUPPORTED, f"no slot of this BMC takes a {arguments.device} image; it has {listed}"
-            )
         refusals: list[tuple[Slot, Refused]] = []
-        for slot in usable:
-            call.progress(f"inserting into {slot.id}", None)
+        for shown in usable:
+            slot = shown
             try:
+                slot = await self._with_way(shown, call)
+                slots = [slot if other.path == slot.path else other for other in slots]
+                if not candidates([slot], arguments.device):
+                    continue
+                call.progress(f"inserting into {slot.id}", None)
                 return await self._insert_into(
                     slot, InsertRequest(address, slot, arguments.device, arguments.write_protected), call
                 )
@@ -79,7 +83,14 @@ class RedfishVirtualMedia:
                 if refused.code in (ErrorCode.LICENSE_REQUIRED, ErrorCode.AUTH_FAILED, ErrorCode.BUSY):
                     raise
                 refusals.append((slot, refused))
-        raise _all_refused(refusals)
+        if refusals:
+            raise _all_refused(refusals)
+        if unread is not None:
+            raise unread
+        listed = "; ".join(f"{slot.id}: {', '.join(slot.media_types)} ({slot.method})" for slot in slots)
+        raise OperationError(
+            ErrorCode.UNSUPPORTED, f"no slot of this BMC takes a {arguments.device} image; it has {listed}"
+        )
 
     async def eject_media(self, arguments: EjectMedia, call: Call) -> EjectMediaResult:
         """Empties every slot that holds something, or those for one device; nothing is sent to empty ones."""
@@ -130,14 +141,12 @@ class RedfishVirtualMedia:
 
     async def _insert_into(self, slot: Slot, request: InsertRequest, call: Call) -> InsertMediaResult:
         if slot.inserted:
-            await self._eject(slot, call)
+            emptied = await self._eject(slot, call)
+            slot = emptied if emptied.method is slot.method else slot
         url = request.address.url
         answer: Answer | NoAnswer | None
         try:
-            if slot.method is InsertMethod.ACTION:
-                answer = await self._insert_by_action(slot, request, call)
-            else:
-                answer = await self._insert_by_patch(slot, request, call)
+            answer = await self._insert_by_any_way(slot, request, call)
         except NoAnswer as failure:
             answer = failure
         now = slot
@@ -154,46 +163,66 @@ class RedfishVirtualMedia:
             raise unproven(answer, "the image", f"the slot {slot.id} reads {now.image or 'no image'}, {state}", words)
         return InsertMediaResult(slot=slot.id, image=now.image or url, changed=True)
 
+    async def _insert_by_any_way(self, slot: Slot, request: InsertRequest, call: Call) -> Answer | None:
+        """By the action where there is one; by PATCH where there is none, or where it turns out to be no more than a
+        name (OpenStack sushy, fix-virtual-media-fallback)."""
+        if slot.method is not InsertMethod.ACTION:
+            return await self._insert_by_patch(slot, request, call)
+        try:
+            return await self._insert_by_action(slot, request, call)
+        except Refused as refused:
+            if not (refused.absent and (await self._read_alone(slot, call)).patchable):
+                raise
+        return await self._insert_by_patch(slot, InsertRequest(request.address, slot, request.device), call)
+
     async def _insert_by_action(self, slot: Slot, request: InsertRequest, call: Call) -> Answer | None:
-        failures = 0
+        tries = _Tries(slot, call)
         while True:
             try:
                 return await self._connection.act("POST", slot.insert_target or "", request.body, call)
             except Refused as refused:
                 if refused.status in (400, 422) and request.after_refusal(refused.notes):
                     continue
+                # A server error that names a parameter is a refusal too.
+                if refused.status == 500 and request.after_named_refusal(refused.notes):
+                    continue
                 if not _may_pass(refused):
                     raise
-                failures += 1
                 if shows(await self._read(slot, call), request.address.url):
                     return None
-                pause = refused.wait if refused.wait is not None else _SERVER_ERROR_PAUSE
-                if failures >= _SERVER_ERROR_TRIES or pause >= call.remaining:
-                    raise
-                await call.sleep(pause, f"{slot.id} could not take the image yet")
+                await tries.wait_after(refused, f"{slot.id} could not take the image yet")
                 if shows(await self._read(slot, call), request.address.url):
                     return None
 
     async def _insert_by_patch(self, slot: Slot, request: InsertRequest, call: Call) -> Answer:
         """Slots without an action (Lenovo XCC, stmcginnis/gofish issue 529)."""
-        body: Document = {"Image": request.address.url, "Inserted": True, "WriteProtected": request.write_protected}
-        if request.address.user is not None:
-            body |= {"UserName": request.address.user, "Password": request.address.password}
-        try:
-            return await self._patch(slot, body, call)
-        except Refused as refused:
-            if refused.status != 400:
-                raise
-            # XCC before 2.50 sets Inserted by itself and refuses it.
-            return await self._patch(slot, {"Image": request.address.url}, call)
+        request.fill_for_patch()
+        while True:
+            try:
+                return await self._patch(slot, request.body, call)
+            except Refused as refused:
+                if refused.status not in (400, 422):
+                    raise
+                if not request.after_named_refusal(refused.notes):
+                    break
+        # XCC before 2.50 sets Inserted by itself and refuses it.
+        return await self._patch(slot, {"Image": request.address.url}, call)
 
-    async def _eject(self, slot: Slot, call: Call) -> None:
+    async def _eject(self, slot: Slot, call: Call) -> Slot:
+        """The slot as it reads once it is empty."""
         answer: Answer | NoAnswer | None
+        if slot.eject_target is None:
+            slot = await self._read_alone(slot, call)
+            if not slot.inserted:
+                return slot
         try:
             if slot.eject_target is not None:
                 answer = await self._eject_by_action(slot, slot.eject_target, call)
-            elif slot.method in (InsertMethod.PATCH, InsertMethod.UNKNOWN):
+            elif slot.patchable or slot.method is InsertMethod.UNKNOWN:
                 answer = await self._eject_by_patch(slot, call)
+            elif slot.insert_target is not None:
+                # The action that is missing from the list has its place by DSP0266's rule for actions.
+                answer = await self._eject_by_action(slot, f"{slot.path.rstrip('/')}/Actions/{_EJECT}", call)
             else:
                 raise OperationError(
                     ErrorCode.UNSUPPORTED, f"{slot.id} holds {slot.image or 'an image'} and offers no way to eject it"
@@ -201,18 +230,23 @@ class RedfishVirtualMedia:
         except NoAnswer as failure:
             answer = failure
 
+        now = slot
+
         async def is_empty() -> bool:
-            return not (await self._read(slot, call)).inserted
+            nonlocal now
+            now = await self._read(slot, call)
+            return not now.inserted
 
         if not await comes_true(is_empty, call, _EJECTED_SECONDS):
             words = await words_about(self._connection, answer, call)
             raise unproven(answer, f"the order to eject from {slot.id}", "the slot still reads inserted", words)
+        return now
 
     async def _eject_by_action(self, slot: Slot, target: str, call: Call) -> Answer | None:
-        """Without a body, then with an empty one (iLO answers 400 or 415 without). Whatever else the BMC says, an
-        empty slot is success."""
-        body: Document | None = None
-        failures = 0
+        """Without a body where nothing is known, then with an empty one. Whatever else the BMC says, an empty slot is
+        success."""
+        body: Document | None = {} if self._connection.service.manners.eject_wants_body else None
+        tries = _Tries(slot, call)
         while True:
             try:
                 return await self._connection.act("POST", target, body, call)
@@ -224,11 +258,7 @@ class RedfishVirtualMedia:
                     continue
                 if not _may_pass(refused):
                     raise
-                failures += 1
-                pause = refused.wait if refused.wait is not None else _SERVER_ERROR_PAUSE
-                if failures >= _SERVER_ERROR_TRIES or pause >= call.remaining:
-                    raise
-                await call.sleep(pause, f"{slot.id} could not be emptied yet")
+                await tries.wait_after(refused, f"{slot.id} could not be emptied yet")
 
     async def _eject_by_patch(self, slot: Slot, call: Call) -> Answer:
         try:
@@ -239,55 +269,40 @@ class RedfishVirtualMedia:
             return await self._patch(slot, {"Image": None}, call)
 
     async def _patch(self, slot: Slot, body: Document, call: Call) -> Answer:
-        return await patch_when_ready(lambda: self._connection.patch(slot.path, body, call), call)
+        return await patch_when_ready(
+            lambda: self._connection.patch(slot.path, body, call, known=slot.document), call
+        )
 
     async def _read(self, slot: Slot, call: Call) -> Slot:
-        return await _read_slot(self._connection, slot.path, call)
+        return await read_slot(self._connection, slot.path, call)
+
+    async def _with_way(self, slot: Slot, call: Call) -> Slot:
+        return slot if slot.tells_way else await self._read(slot, call)
+
+    async def _read_alone(self, slot: Slot, call: Call) -> Slot:
+        return slot if slot.document is not None else await self._read(slot, call)
 
 
-async def read_slots(
-    connection: RedfishConnection, call: Call, *, patience: float = 0
-) -> tuple[list[Slot], OperationError | None]:
-    """The slots of the system, then those of each manager that manages it, and why one of them could not be seen.
+class _Tries:
+    """How often, and for how long, one order is given again that a slot did not take."""
 
-    A slot that cannot be read is left out. With `patience`, in seconds, a BMC that is busy is waited for; where it
-    stays so, that is what is handed back.
-    """
-    unread: OperationError | None = None
+    def __init__(self, slot: Slot, call: Call) -> None:
+        self._slot = slot
+        self._call = call
+        self._errors = 0
+        self._waited = 0.0
 
-    async def look(path: str | None) -> Document | None:
-        nonlocal unread
-        try:
-            return await (connection.find_patiently(path, call) if patience else connection.find(path, call))
-        except Refused as refused:
-            unread = refused
-            return None
-
-    system = await connection.service.system(call)
-    managers = [await look(path) for path in await connection.service.managers(call, system)]
-    paths = [link(holder, "VirtualMedia") for holder in (system, *managers)]
-    collections: list[list[Slot]] = []
-    seen: set[str] = set()
-    for collection in paths:
-        if collection is None or collection.rstrip("/").lower() in seen:
-            continue
-        seen.add(collection.rstrip("/").lower())
-        slots = []
-        for member in members(await look(collection)):
-            try:
-                slots.append(await _read_slot(connection, member, call, patience=patience))
-            except Refused as refused:
-                if refused.code is ErrorCode.BUSY:
-                    unread = refused
-        collections.append(slots)
-    return without_mirrors(collections), unread
-
-
-async def _read_slot(connection: RedfishConnection, path: str, call: Call, patience: float = 30.0) -> Slot:
-    answer = await connection.read(path, call, patience=patience)
-    return slot_of(
-        path, connection.document_of(answer), answer.headers.getall("Allow", ()), connection.service.manners
-    )
+    async def wait_after(self, refused: Refused, doing: str) -> None:
+        """Waits for the next try; raises the refusal where there is to be none. A state that passes is given longer
+        than a server error, of which nobody knows that it passes."""
+        pause = refused.wait if refused.wait is not None else _SERVER_ERROR_PAUSE
+        # A slot that somebody else uses is no state of the machine: another slot may be free.
+        notes = [note for note in refused.notes if note.key != "ResourceInUse"]
+        self._errors += not messages.is_transient(notes)
+        self._waited += pause
+        if self._errors >= _SERVER_ERROR_TRIES or self._waited > _STATE_SECONDS or pause >= self._call.remaining:
+            raise refused
+        await self._call.sleep(pause, doing)
 
 
 def _may_pass(refused: Refused) -> bool:

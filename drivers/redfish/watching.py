@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 from drivers.driver import Call
 from protocol.errors import ErrorCode, OperationError
 
-__all__ = ["comes_true"]
+__all__ = ["HOPELESS", "comes_true"]
 
 _MARGIN = 0.25
-_HOPELESS = frozenset(
+HOPELESS = frozenset(
     {
         ErrorCode.AUTH_FAILED,
         ErrorCode.AUTH_BLOCKED,
@@ -18,6 +18,7 @@ _HOPELESS = frozenset(
         ErrorCode.UNSUPPORTED,
     }
 )
+"""Asking again gives the same."""
 
 
 async def comes_true(question: Callable[[], Awaitable[bool]], call: Call, seconds: float) -> bool:
@@ -33,7 +34,7 @@ async def comes_true(question: Callable[[], Awaitable[bool]], call: Call, second
             if await question():
                 return True
         except OperationError as error:
-            if error.code in _HOPELESS:
+            if error.code in HOPELESS:
                 raise
         left = until - clock()
         if left <= 0:

@@ -24,6 +24,7 @@ from drivers.simulated.raid import SimulatedRaid
 from drivers.simulated.script import SCRIPT_VARIABLE, Fault, Moment, Script, script
 from drivers.simulated.state import MachineState
 from drivers.simulated.virtual_media import SimulatedVirtualMedia
+from drivers.simulated.watch import SimulatedWatch
 from drivers.target import Target
 from protocol.operations import Concern
 
@@ -59,6 +60,9 @@ class _SimulatedDriver:
         Concern.CONFIG: SimulatedConfig,
         Concern.DEPLOY: SimulatedDeploy,
     }
+
+    watch = SimulatedWatch
+    """See `drivers.watch`."""
 
     def connect(self, target: Target, environment: Environment) -> SimulatedConnection:
         return SimulatedConnection(target, environment)

@@ -82,6 +82,7 @@ def queue_attributes(state: MachineState, attributes: dict[str, BiosValue]) -> d
 def _reading(state: MachineState, only_pending: bool) -> BiosReading:
     return BiosReading(
         registry="SimulatedBios.v1_0_0",
+        defaults_pending=state.bios_reset_pending,
         attributes=[
             BiosAttribute(
                 name=name,
@@ -90,6 +91,7 @@ def _reading(state: MachineState, only_pending: bool) -> BiosReading:
                 minimum=attribute.minimum,
                 maximum=attribute.maximum,
                 choices=list(attribute.choices),
+                default=attribute.default,
                 read_only=attribute.read_only,
                 pending=_pending(state, name),
             )

@@ -1,5 +1,6 @@
 """Configuration of a simulated BMC."""
 
+import hashlib
 import json
 
 import msgspec
@@ -13,10 +14,17 @@ from protocol.shapes import Nothing
 from protocol.shapes.bios import BiosValue
 from protocol.shapes.config import (
     BmcConfig,
+    Certificate,
+    Certificates,
+    ExportConfig,
     ExportConfigResult,
+    GenerateCsr,
+    GenerateCsrResult,
     ImportConfig,
     ImportConfigResult,
     NetworkProtocolConfig,
+    ReplaceCertificate,
+    ReplaceCertificateResult,
     RotatePassword,
     RotatePasswordResult,
     SetConfig,
@@ -48,16 +56,59 @@ class SimulatedConfig:
         return await self._connection.change(call, arguments, deed)
 
     async def rotate_password(self, arguments: RotatePassword, call: Call) -> RotatePasswordResult:
-        """Remembers which credential the account has now; the password itself never comes here."""
+        """Remembers which credential the account has now; the password itself is not looked at."""
 
         def deed(state: MachineState) -> tuple[bool, RotatePasswordResult]:
             state.config.credentials[arguments.user] = arguments.new_credential_ref
             note(state, f"the password of {arguments.user} was changed")
             return True, RotatePasswordResult(user=arguments.user, proven=True)
 
+        rotation = call.rotation
+        if rotation is None:
+            return await self._connection.change(call, arguments, deed)
+        await rotation.begin()
+        try:
+            result = await self._connection.change(call, arguments, deed)
+        except OperationError as error:
+            if error.code not in (ErrorCode.OUTCOME_UNKNOWN, ErrorCode.TIMEOUT):
+                await rotation.withdrawn()
+            raise
+        await rotation.proven()
+        return result
+
+    async def get_certificates(self, arguments: Nothing, call: Call) -> Certificates:
+        """The one that was given to it; a fresh machine has one without a text."""
+
+        def look(state: MachineState) -> Certificates:
+            certificate = self._certificate(state)
+            return Certificates(certificates=[certificate], served=certificate.fingerprint)
+
+        return await self._connection.read(call, look)
+
+    async def generate_csr(self, arguments: GenerateCsr, call: Call) -> GenerateCsrResult:
+        """A true signing request, whose key is forgotten at once: any certificate is taken afterwards."""
+
+        def deed(state: MachineState) -> tuple[bool, GenerateCsrResult]:
+            from drivers.simulated.signing import signing_request
+
+            return True, signing_request(arguments.common_name)
+
         return await self._connection.change(call, arguments, deed)
 
-    async def export_config(self, arguments: Nothing, call: Call) -> ExportConfigResult:
+    async def replace_certificate(self, arguments: ReplaceCertificate, call: Call) -> ReplaceCertificateResult:
+        from drivers.certificates import fingerprint_of, parse_chain, pem_of
+
+        certificate = parse_chain(arguments.certificate)[0]
+        wanted = fingerprint_of(certificate)
+
+        def deed(state: MachineState) -> tuple[bool, ReplaceCertificateResult]:
+            changed = self._certificate(state).fingerprint != wanted
+            state.config.certificate = pem_of(certificate)
+            return changed, ReplaceCertificateResult(fingerprint=wanted, changed=changed, served=True)
+
+        return await self._connection.change(call, arguments, deed)
+
+    async def export_config(self, arguments: ExportConfig, call: Call) -> ExportConfigResult:
         def look(state: MachineState) -> ExportConfigResult:
             document = {"format": _FORMAT, "bios": state.bios, "config": msgspec.to_builtins(self._settable(state))}
             return ExportConfigResult(document=json.dumps(document, sort_keys=True), format=_FORMAT)
@@ -83,12 +134,22 @@ class SimulatedConfig:
             ntp_enabled=kept.ntp_enabled,
             ntp_servers=kept.ntp_servers,
             time=kept.time,
+            time_offset=kept.time_offset,
             protocols={**_PROTOCOLS, **kept.protocols},
             event_destinations=kept.event_destinations,
         )
 
     def _settable(self, state: MachineState) -> SetConfig:
-        return msgspec.convert(msgspec.to_builtins(self._config(state)), SetConfig)
+        shown = msgspec.structs.asdict(self._config(state))
+        return SetConfig(**{name: shown[name] for name in SetConfig.__struct_fields__})
+
+    def _certificate(self, state: MachineState) -> Certificate:
+        if state.config.certificate is not None:
+            from drivers.certificates import described, parse_chain
+
+            return described("1", parse_chain(state.config.certificate)[0])
+        name = f"CN=bmc-{self._connection.identity.name}"
+        return Certificate(id="1", subject=name, issuer=name, fingerprint=hashlib.sha256(name.encode()).hexdigest())
 
 
 class _Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -7,9 +7,12 @@ from drivers.driver import Call
 from drivers.simulated.machine import SimulatedConnection
 from drivers.simulated.state import BOOT_ENTRIES, MachineState, note
 from protocol.errors import ErrorCode, OperationError
+from protocol.shapes import Nothing
 from protocol.shapes.deploy import (
     ConfigDriveResult,
     DiskErased,
+    Disks,
+    DiskState,
     EraseDisks,
     EraseDisksResult,
     EraseMode,
@@ -31,6 +34,27 @@ _GIB = 1 << 30
 class SimulatedDeploy:
     def __init__(self, connection: SimulatedConnection) -> None:
         self._connection = connection
+
+    async def get_disks(self, arguments: Nothing, call: Call) -> Disks:
+        """The drives; what was done to them is not told."""
+
+        def look(state: MachineState) -> Disks:
+            return Disks(
+                disks=[
+                    DiskState(
+                        name=drive.name,
+                        size_bytes=drive.size_bytes or 0,
+                        serial=drive.serial,
+                        wwn=drive.wwn,
+                        vendor=drive.vendor,
+                        model=drive.model,
+                        rotational=drive.rotational,
+                    )
+                    for drive in self._connection.identity.drives
+                ]
+            )
+
+        return await self._connection.read(call, look)
 
     async def erase_disks(self, arguments: EraseDisks, call: Call) -> EraseDisksResult:
         begun = asyncio.get_running_loop().time()

@@ -4,13 +4,23 @@ import re
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
+import msgspec
+
 from drivers.driver import Call
+from drivers.firmware_components import is_version
 from drivers.simulated.machine import SimulatedConnection
 from drivers.simulated.state import MachineState, note
 from protocol.errors import ErrorCode, OperationError
 from protocol.shapes import Nothing
 from protocol.shapes.bios import ApplyTime
-from protocol.shapes.firmware import FirmwareComponent, FirmwareReading, UpdateFirmware, UpdateFirmwareResult
+from protocol.shapes.firmware import (
+    FirmwareComponent,
+    FirmwareReading,
+    FirmwareUpdate,
+    UpdateFirmware,
+    UpdateFirmwareResult,
+    UpdateOutcome,
+)
 
 __all__ = ["COMPONENTS", "SimulatedFirmware", "versions"]
 
@@ -48,20 +58,21 @@ class SimulatedFirmware:
     async def update_firmware(self, arguments: UpdateFirmware, call: Call) -> UpdateFirmwareResult:
         """The version is the one in the image's name, else the expected one, else the next one.
 
-        Without targets the component whose id is in the image's name is meant, else the BMC.
+        Without targets the component whose id is in the image's name is meant, else the BMC. Where the expected
+        version is there already, nothing is done. A list ends at the first update whose version is not the expected
+        one.
         """
-        result = await self._connection.change(
+        outcomes = await self._connection.change(
             call,
             arguments,
-            lambda state: _update(state, arguments),
+            lambda state: _update_all(state, arguments),
             ("fetching the image", "writing the firmware", "checking the firmware"),
         )
-        wanted = arguments.expect_version
-        if wanted is not None and not result.reset_owed and any(v != wanted for v in result.after.values()):
-            raise OperationError(
-                ErrorCode.NOT_APPLIED, f"after the update the version is {result.after}, not {wanted!r}"
-            )
-        return result
+        for number, (update, outcome) in enumerate(zip(arguments.wanted, outcomes, strict=False)):
+            wanted = update.expect_version
+            if wanted is not None and not outcome.reset_owed and not _shows(wanted, outcome):
+                raise _not_applied(arguments.wanted, outcomes, number)
+        return _result(outcomes, of_list=bool(arguments.updates))
 
 
 def versions(state: MachineState) -> dict[str, str]:
@@ -69,21 +80,34 @@ def versions(state: MachineState) -> dict[str, str]:
     return {key: state.firmware.get(key, component.version) for key, component in COMPONENTS.items()}
 
 
-def _update(state: MachineState, arguments: UpdateFirmware) -> tuple[bool, UpdateFirmwareResult]:
-    unknown = [target for target in arguments.targets if target not in COMPONENTS]
+def _update_all(state: MachineState, arguments: UpdateFirmware) -> tuple[bool, list[UpdateOutcome]]:
+    unknown = [target for update in arguments.wanted for target in update.targets if target not in COMPONENTS]
     if unknown:
         raise OperationError(
             ErrorCode.INVALID_ARGUMENT,
             f"targets: there is no {', '.join(unknown)}; this machine has {', '.join(COMPONENTS)}",
         )
-    image = PurePosixPath(arguments.image).name
-    targets = arguments.targets or [next((key for key in COMPONENTS if key.lower() in image.lower()), "BMC")]
-    before = versions(state)
+    outcomes = []
+    for update in arguments.wanted:
+        outcome = _update(state, update, on_reset=arguments.apply_time is ApplyTime.ON_RESET)
+        outcomes.append(outcome)
+        wanted = update.expect_version
+        if wanted is not None and not outcome.reset_owed and not _shows(wanted, outcome):
+            break
+    return any(outcome.changed for outcome in outcomes), outcomes
+
+
+def _update(state: MachineState, update: FirmwareUpdate, *, on_reset: bool) -> UpdateOutcome:
+    image = PurePosixPath(update.image).name
+    targets = update.targets or [next((key for key in COMPONENTS if key.lower() in image.lower()), "BMC")]
+    before = {target: versions(state)[target] for target in targets}
+    wanted = update.expect_version
+    if wanted is not None and all(is_version(wanted, version) for version in before.values()):
+        return UpdateOutcome(image=update.image, changed=False, before={**before}, after={**before})
     owed = False
     for target in targets:
-        version = _version_of(image.lower().replace(target.lower(), "")) or arguments.expect_version
-        version = version or _next(before[target])
-        if target == "BIOS" or arguments.apply_time is ApplyTime.ON_RESET:
+        version = _version_of(image.lower().replace(target.lower(), "")) or wanted or _next(before[target])
+        if target == "BIOS" or on_reset:
             state.firmware_pending[target] = version
             owed = True
         else:
@@ -91,10 +115,41 @@ def _update(state: MachineState, arguments: UpdateFirmware) -> tuple[bool, Updat
             state.firmware[target] = version
             note(state, f"{target} was updated to {version}")
     after = versions(state)
-    return True, UpdateFirmwareResult(
-        before={target: before[target] for target in targets},
-        after={target: after[target] for target in targets},
-        reset_owed=owed,
+    return UpdateOutcome(
+        image=update.image, before={**before}, after={target: after[target] for target in targets}, reset_owed=owed
+    )
+
+
+def _shows(wanted: str, outcome: UpdateOutcome) -> bool:
+    return all(is_version(wanted, version) for version in outcome.after.values())
+
+
+def _not_applied(updates: list[FirmwareUpdate], outcomes: list[UpdateOutcome], failed: int) -> OperationError:
+    message = f"after the update the version is {outcomes[failed].after}, not {updates[failed].expect_version!r}"
+    left = [update.image for update in updates[failed + 1 :]]
+    if len(updates) == 1:
+        return OperationError(ErrorCode.NOT_APPLIED, message)
+    return OperationError(
+        ErrorCode.NOT_APPLIED,
+        f"update {failed + 1} of {len(updates)} failed: {message}"
+        + (f". Not done: {', '.join(left)}" if left else ""),
+        details={
+            "done": msgspec.to_builtins(outcomes[:failed]),
+            "failed": updates[failed].image,
+            "notDone": left,
+        },
+    )
+
+
+def _result(outcomes: list[UpdateOutcome], *, of_list: bool) -> UpdateFirmwareResult:
+    before = {name: version for outcome in reversed(outcomes) for name, version in outcome.before.items()}
+    after = {name: version for outcome in outcomes for name, version in outcome.after.items()}
+    return UpdateFirmwareResult(
+        before=before,
+        after=after,
+        reset_owed=any(outcome.reset_owed for outcome in outcomes),
+        changed=any(outcome.changed for outcome in outcomes),
+        updates=outcomes if of_list else [],
     )
 
 

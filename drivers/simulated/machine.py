@@ -94,7 +94,7 @@ class SimulatedConnection:
 
     def __init__(self, target: Target, environment: Environment) -> None:
         self.target = target
-        self._environment = environment
+        self.environment = environment
         self._name = target.parsed.host
 
     @property
@@ -104,6 +104,11 @@ class SimulatedConnection:
     async def aclose(self) -> None:
         """There is no session to end."""
 
+    async def prove_login(self, call: Call) -> None:
+        """Raises OperationError where the machine refuses it."""
+        self.environment.breaker.check(self.target)
+        self._log_in(self._machine(), script_for(self._name))
+
     async def read(self, call: Call, look: Callable[[MachineState], T]) -> T:
         """One reading of the machine. Raises what its script says."""
         machine, script = self._machine(), script_for(self._name)
@@ -111,6 +116,17 @@ class SimulatedConnection:
         result = look(machine.look(script))
         await self._leave(fault, call, None)
         return result
+
+    async def glance(self, call: Call) -> MachineState:
+        """A reading that is in no count of calls. Raises what every such call meets."""
+        machine, script = self._machine(), script_for(self._name)
+        self.environment.breaker.check(self.target)
+        await self._wait(script.delay_ms(call.operation, self._name, 0) / 1000, call, None)
+        self._log_in(machine, script)
+        for fault in self.faults_for_good():
+            if fault.matches(call.operation):
+                await self._strike(fault, call, None)
+        return machine.look(script)
 
     async def change(
         self,
@@ -141,7 +157,7 @@ class SimulatedConnection:
     async def _arrive(
         self, machine: Machine, script: Script, call: Call, arguments: Arguments | None, stages: Sequence[str]
     ) -> Fault | None:
-        self._environment.breaker.check(self.target)
+        self.environment.breaker.check(self.target)
         machine.calls += 1
         seconds = script.delay_ms(call.operation, self._name, machine.calls) / 1000
         for number, stage in enumerate(stages):
@@ -149,8 +165,7 @@ class SimulatedConnection:
             await self._wait(seconds / len(stages), call, arguments)
         if not stages:
             await self._wait(seconds, call, arguments)
-        if script.password is not None:
-            self._log_in(script.password)
+        self._log_in(machine, script)
         if script.observed:
             call.observed.update(script.observed)
         fault = machine.fault(script, call.operation)
@@ -162,11 +177,15 @@ class SimulatedConnection:
         if fault is not None and fault.moment is Moment.AFTER:
             await self._strike(fault, call, arguments)
 
-    def _log_in(self, password: str) -> None:
-        if self.target.secret.reveal() == password:
-            self._environment.breaker.accepted(self.target)
+    def _log_in(self, machine: Machine, script: Script) -> None:
+        """The script's password counts until it is changed: the machine is not told the new one, and takes any."""
+        changed = machine.look(script).config.credentials if script.password is not None else {}
+        if script.password is None or self.target.username in changed:
             return
-        self._environment.breaker.refused(self.target, "the simulated machine takes another password")
+        if self.target.secret.reveal() == script.password:
+            self.environment.breaker.accepted(self.target)
+            return
+        self.environment.breaker.refused(self.target, "the simulated machine takes another password")
         raise OperationError(ErrorCode.AUTH_FAILED, f"{self.target.address} refused the user name and password")
 
     async def _strike(self, fault: Fault, call: Call, arguments: Arguments | None) -> None:
@@ -174,7 +193,7 @@ class SimulatedConnection:
         if fault.code is None:
             return
         if fault.code is ErrorCode.AUTH_FAILED:
-            self._environment.breaker.refused(self.target, fault.message or "as its script says")
+            self.environment.breaker.refused(self.target, fault.message or "as its script says")
         raise OperationError(
             fault.code, fault.message or f"{self.target.address} fails as its script says", bmc=fault.bmc
         )

@@ -67,10 +67,13 @@ class ConfigState(_State, kw_only=True):
     ntp_enabled: bool = False
     ntp_servers: list[str] = []
     time: str | None = None
+    time_offset: str | None = None
     protocols: dict[str, NetworkProtocolConfig] = {}
     event_destinations: list[EventDestination] = []
     credentials: dict[str, str] = {}
     """Accounts whose password was changed, each with the reference of its new credential."""
+    certificate: str | None = None
+    """In PEM, once one was given to it."""
 
 
 class MachineState(_State, kw_only=True):
@@ -91,6 +94,7 @@ class MachineState(_State, kw_only=True):
     bios_pending: dict[str, BiosValue] = {}
     bios_reset_pending: bool = False
     volumes: list[RaidVolume] = []
+    hot_spares: list[str] = []
     firmware: dict[str, str] = {}
     firmware_pending: dict[str, str] = {}
     config: ConfigState = msgspec.field(default_factory=ConfigState)

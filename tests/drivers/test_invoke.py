@@ -387,8 +387,8 @@ async def test_the_synchronous_face_is_refused_inside_a_running_loop(driver: _Dr
 
 
 def test_a_driver_that_is_not_installed_is_unsupported() -> None:
-    with pytest.raises(OperationError, match="no ssh driver") as caught:
-        load("ssh")
+    with pytest.raises(OperationError, match="no tape driver") as caught:
+        load("tape")
     assert caught.value.code is ErrorCode.UNSUPPORTED
 
 

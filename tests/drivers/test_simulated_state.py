@@ -164,6 +164,18 @@ async def test_other_volumes_are_deleted_only_when_that_is_asked() -> None:
     assert [volume["level"] for volume in (await do("raid.getRaid"))["volumes"]] == ["RAID5"]
 
 
+async def test_spares_stand_by_until_the_controller_is_cleared() -> None:
+    wanted = [{"level": "RAID5", "drives": {"count": 3, "media": "hdd"}, "spares": {"count": 1, "media": "hdd"}}]
+    done = await do("raid.applyRaid", volumes=wanted, hotSpares=["Disk.7"])
+    assert [step["act"] for step in done["plan"]] == ["create", "spare", "spare"]
+    kinds = {drive["id"]: drive["spare"] for drive in (await do("raid.getRaid"))["drives"] if drive["spare"]}
+    assert kinds == {"Disk.5": "dedicated", "Disk.7": "global"}
+    again = await do("raid.applyRaid", volumes=wanted, hotSpares=["Disk.7"])
+    assert [step["act"] for step in again["plan"]] == ["keep"]
+    assert (await do("raid.clearRaid", controller="RAID.1"))["deleted"] == ["Volume.0"]
+    assert not any(drive["spare"] for drive in (await do("raid.getRaid"))["drives"])
+
+
 async def test_a_raid_that_cannot_be_made_changes_nothing() -> None:
     await do("raid.createVolume", controller="RAID.1", level="RAID0", drives=["Disk.0"])
     before = await do("raid.getRaid")
@@ -208,6 +220,22 @@ async def test_firmware_of_another_version_than_expected_is_not_applied() -> Non
         "firmware.updateFirmware", image="https://images.example/BMC-4.0.1.bin", expectVersion="4.0.2"
     )
     assert error.code is ErrorCode.NOT_APPLIED
+
+
+async def test_a_list_of_updates_ends_at_the_first_that_is_not_applied() -> None:
+    bmc = {"image": "https://images.example/BMC-4.0.1.bin", "expectVersion": "4.0.1"}
+    nic = {"image": "https://images.example/NIC.1-23.0.0.bin", "targets": ["NIC.1"], "expectVersion": "24.0.0"}
+    raid = {"image": "https://images.example/RAID.1-60.0.0.bin", "targets": ["RAID.1"]}
+    done = await do("firmware.updateFirmware", updates=[bmc, bmc, raid])
+    assert [outcome["changed"] for outcome in done["updates"]] == [True, False, True]
+    assert (done["before"], done["after"]) == (
+        {"BMC": "3.10.0", "RAID.1": "52.16.1"},
+        {"BMC": "4.0.1", "RAID.1": "60.0.0"},
+    )
+    error = await fails("firmware.updateFirmware", updates=[bmc, nic, raid])
+    assert error.code is ErrorCode.NOT_APPLIED
+    assert "update 2 of 3 failed" in error.message
+    assert error.details["notDone"] == [raid["image"]]
 
 
 async def test_an_exported_configuration_can_be_imported_by_another_machine() -> None:

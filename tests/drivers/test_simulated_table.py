@@ -10,6 +10,16 @@ from protocol.operations import OPERATIONS, Repeat
 
 MACHINE = Target(address="simulated://rack-1-u3")
 
+_CERTIFICATE = """\
+-----BEGIN CERTIFICATE-----
+MIIBGTCBv6ADAgECAgEHMAoGCCqGSM49BAMCMBYxFDASBgNVBAMMC2JtYy5leGFt
+cGxlMB4XDTI0MDEwMTAwMDAwMFoXDTQ0MDEwMTAwMDAwMFowFjEUMBIGA1UEAwwL
+Ym1jLmV4YW1wbGUwWTATBgcqhkjOPQIBBggqhkjOPQMBBwNCAARkmm4Hw+X2UGS4
+iXj9C7GYaXNn2VkPrm5fbkwOXbOyLZFj6uyxBpFXrFLkJN4iVdof51kmSLsRRGUQ
+nejPr0UDMAoGCCqGSM49BAMCA0kAMEYCIQCENlaVLWx1rCPO2FAIv33I1dIrzLDg
+a8DKthlubzubiwIhAIiIpC620TMUaKmvpHDZRy2QDT43gskHslDm2CV/iG8g
+-----END CERTIFICATE-----
+"""
 _ARGUMENTS: dict[str, dict[str, object]] = {
     "power.setPower": {"action": "reset"},
     "management.setIndicator": {"state": "blink"},
@@ -26,6 +36,8 @@ _ARGUMENTS: dict[str, dict[str, object]] = {
     "firmware.updateFirmware": {"image": "https://images.example/bmc-4.0.1.bin"},
     "config.setConfig": {"ntpEnabled": True, "ntpServers": ["192.0.2.1"]},
     "config.rotatePassword": {"user": "admin", "newCredentialRef": "rack-1/u3"},
+    "config.generateCsr": {"commonName": "bmc.example"},
+    "config.replaceCertificate": {"certificate": _CERTIFICATE},
     "config.importConfig": {"document": '{"format": "rackwright-simulated-v1", "bios": {"AssetTag": "B-2"}}'},
     "deploy.eraseDisks": {"mode": "metadata"},
     "deploy.writeImage": {"image": {"url": "https://images.example/a.raw", "sha256": "ab" * 32}},

@@ -27,9 +27,10 @@ class _SkippingSelector(selectors.DefaultSelector):
     def __init__(self) -> None:
         super().__init__()
         self.skipped = 0.0
+        self.threads = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None or timeout <= 0:
+        if timeout is None or timeout <= 0 or self.threads:
             return super().select(timeout)
         ready = super().select(min(timeout, 0.003))
         if not ready:
@@ -46,6 +47,13 @@ class SkippingLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return super().time() + self._skipping.skipped
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
+        """What a thread does takes the time that it takes: no clock is moved meanwhile."""
+        self._skipping.threads += 1
+        future = super().run_in_executor(executor, func, *args)
+        future.add_done_callback(lambda _: setattr(self._skipping, "threads", self._skipping.threads - 1))
+        return future
 
 
 def without_waiting(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:

@@ -250,7 +250,7 @@ async def test_a_change_whose_answer_is_lost_is_settled_by_reading(
 @without_waiting
 async def test_a_bmc_that_shows_once_as_continuous_is_believed() -> None:
     async with bench() as bmc:
-        bmc.bmc.faults.add(FaultRule(method="GET", path=SYSTEM, after=2, merge={"Boot": {ENABLED: "Continuous"}}))
+        bmc.bmc.faults.add(FaultRule(method="GET", path=SYSTEM, after=1, merge={"Boot": {ENABLED: "Continuous"}}))
         result = await bmc("boot.setBootDevice", {"device": "pxe"})
         assert result["enabled"] == "continuous"
 
