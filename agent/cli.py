@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from agent.config import Config
     from agent.status import Report
     from agent.vault import Vault
+    from protocol.secret import Secret
 
 __all__ = ["agent"]
 
 _LONGEST_PASSWORD = 4096
+_LONGEST_KEY = 65_536
 
 
 class _Failure(click.ClickException):
@@ -152,13 +154,29 @@ def credentials() -> None:
     help="Read the password from this file.",
 )
 @click.option("--stdin", "from_stdin", is_flag=True, help="Read the password from standard input.")
+@click.option(
+    "--key-file",
+    metavar="F",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="In place of a password: the private key for SSH in this file, in PEM and without a passphrase.",
+)
 @_config_option
-def set_command(ref: str, user: str, password_file: Path | None, from_stdin: bool, config_path: Path | None) -> None:
+def set_command(
+    ref: str,
+    user: str,
+    password_file: Path | None,
+    from_stdin: bool,
+    key_file: Path | None,
+    config_path: Path | None,
+) -> None:
     """Store the credential REF, such as site1/bmc/rack4. A running agent uses it at once."""
     from protocol.secret import Secret
 
-    if password_file is not None and from_stdin:
-        raise click.UsageError("give --password-file or --stdin, not both")
+    if (password_file is not None) + (key_file is not None) + from_stdin > 1:
+        raise click.UsageError("give --password-file, --stdin or --key-file, not both of two")
+    if key_file is not None:
+        _store(config_path, ref, user, Secret(_private_key(key_file)))
+        return
     if password_file is not None:
         text = password_file.read_text()
     elif from_stdin:
@@ -170,9 +188,23 @@ def set_command(ref: str, user: str, password_file: Path | None, from_stdin: boo
     text = text.removesuffix("\n").removesuffix("\r")
     if not text or "\n" in text or len(text) > _LONGEST_PASSWORD:
         raise click.UsageError("the password is one line of text, and not empty")
+    _store(config_path, ref, user, Secret(text))
+
+
+def _store(config_path: Path | None, ref: str, user: str, secret: "Secret") -> None:
     with _told():
-        version = _vault(_load(config_path), make_key=True).set(ref, user, Secret(text))
+        version = _vault(_load(config_path), make_key=True).set(ref, user, secret)
     click.echo(f"{ref} is set, version {version}")
+
+
+def _private_key(file: Path) -> str:
+    try:
+        text = file.read_text()
+    except UnicodeDecodeError:
+        text = ""
+    if not text.startswith("-----BEGIN ") or len(text) > _LONGEST_KEY:
+        raise click.UsageError(f"{file} holds no private key in PEM")
+    return text
 
 
 @credentials.command("list")
@@ -189,7 +221,9 @@ def list_command(as_json: bool, config_path: Path | None) -> None:
         return
     width = max((len(entry.ref) for entry in listed), default=0)
     for entry in listed:
-        click.echo(f"{entry.ref:<{width}}  {entry.user or '-'}  v{entry.version}  {_when(entry.changed_at / 1000)}")
+        own = f"  and of their own: {', '.join(entry.machines)}" if entry.machines else ""
+        when = _when(entry.changed_at / 1000)
+        click.echo(f"{entry.ref:<{width}}  {entry.user or '-'}  v{entry.version}  {when}{own}")
 
 
 @credentials.command("remove", no_args_is_help=True)
@@ -235,6 +269,9 @@ async def _check(vault: "Vault", ref: str, address: str, tls: str) -> str:
         raise VaultError(f"there is no credential {ref!r}: set it with `rackwright agent credentials set {ref}`")
     target = Target(address=address, username=found.user, password=found.password, verify=tls)
     async with Drivers() as drivers:
+        if target.driver_name == "ssh":
+            await drivers.invoke(target, "console.getConsole")
+            return "SSH"
         reading = await drivers.invoke(target, "power.getPower")
     return f"power is {reading.get('state')}"
 

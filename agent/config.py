@@ -45,6 +45,58 @@ class Limits(_Section, frozen=True):
     """How long a stop waits for changes under way."""
 
 
+class WatchSection(_Section, frozen=True):
+    """How this site's machines are watched."""
+
+    enabled: bool = True
+    interval_seconds: Annotated[float, Meta(ge=1, le=3600)] = 30.0
+    """Between two looks at a machine whose BMC tells of no events."""
+    slow_interval_seconds: Annotated[float, Meta(ge=1, le=86_400)] = 300.0
+    """Between two looks beneath events."""
+    at_once: Annotated[int, Meta(ge=1, le=1_000)] = 64
+    """Looks under way at a time; more wait."""
+    events: tuple[Literal["stream", "push"], ...] = ("stream", "push")
+    """The ways in which a BMC may tell of events, the best first; an empty list polls only."""
+
+
+class EventsSection(_Section, frozen=True):
+    """Where BMCs push their events to. Without `listen` none is asked to."""
+
+    listen: str = ""
+    """host:port on this host."""
+    url: str = ""
+    """How BMCs reach it, such as https://192.0.2.7:8444. Empty: as `listen` says."""
+    tls_certificate: str = ""
+    tls_key: str = ""
+    """PEM files. HPE's and Dell's BMCs send to https only."""
+
+
+class ConsolesSection(_Section, frozen=True):
+    """The consoles of this site's machines, and the logs of what they wrote."""
+
+    most: Annotated[int, Meta(ge=1, le=1_000)] = 64
+    """Open at a time."""
+    linger_seconds: Annotated[float, Meta(ge=1, le=86_400)] = 60.0
+    """How long a console stays open that nobody reads."""
+    backlog_bytes: Annotated[int, Meta(ge=4_096, le=16_777_216)] = 262_144
+    """Of a console's output, kept in memory for a reader that was cut off or is slow."""
+    log_bytes: Annotated[int, Meta(ge=4_096)] = 10_485_760
+    """Of a log file, one per machine, after which the next one is begun."""
+    log_files: Annotated[int, Meta(ge=0, le=1_000)] = 5
+    """Kept per machine, the present one included; 0: no logs."""
+
+
+class FilesSection(_Section, frozen=True):
+    """Files of this host that operations may use, such as firmware images, and how BMCs fetch them."""
+
+    dir: str = ""
+    """Files below it may be used, and no others. Empty: `files` in the state folder."""
+    listen: str = ":8445"
+    """host:port, or :port for all addresses. Listened on only while a BMC is to fetch something."""
+    url: str = ""
+    """How BMCs reach it, such as http://192.0.2.7:8445. Empty: this host's address on the way to the BMC."""
+
+
 class Config(_Section, frozen=True):
     control_plane: ControlPlane = ControlPlane()
     state_dir: str = "/var/lib/rackwright-agent"
@@ -53,10 +105,18 @@ class Config(_Section, frozen=True):
     log: Log = Log()
     vault: VaultSection = VaultSection()
     limits: Limits = Limits()
+    consoles: ConsolesSection = ConsolesSection()
+    watch: WatchSection = WatchSection()
+    events: EventsSection = EventsSection()
+    files: FilesSection = FilesSection()
 
     @property
     def state(self) -> Path:
         return Path(self.state_dir)
+
+    @property
+    def files_dir(self) -> Path:
+        return Path(self.files.dir) if self.files.dir else self.state / "files"
 
     @property
     def vault_key_file(self) -> Path:
@@ -93,7 +153,41 @@ def _further(config: Config) -> list[Issue]:
             Endpoint.parse(config.control_plane.url)
         except ValueError as error:
             issues.append(Issue("control_plane.url", str(error)))
-    for key, value in (("state_dir", config.state_dir), ("vault.key_file", config.vault.key_file)):
+    paths = (
+        ("state_dir", config.state_dir),
+        ("vault.key_file", config.vault.key_file),
+        ("files.dir", config.files.dir),
+    )
+    for key, value in paths:
         if value and not value.startswith("/"):
             issues.append(Issue(key, f"{value!r} is not an absolute path"))
+    return issues + _events_faults(config.events) + _files_faults(config.files)
+
+
+def _files_faults(files: FilesSection) -> list[Issue]:
+    issues = []
+    _, separator, port = files.listen.rpartition(":")
+    if not (separator and port.isdecimal() and int(port) < 65_536):
+        issues.append(Issue("files.listen", f"{files.listen!r} is not host:port"))
+    if files.url and not (files.url.startswith(("http://", "https://")) and files.url.rstrip("/").count("/") == 2):
+        issues.append(Issue("files.url", f"{files.url!r} is no http address"))
+    return issues
+
+
+def _events_faults(events: EventsSection) -> list[Issue]:
+    issues = []
+    host, _, port = events.listen.rpartition(":")
+    if events.listen and not (host and port.isdecimal() and int(port) < 65_536):
+        issues.append(Issue("events.listen", f"{events.listen!r} is not host:port"))
+    if not events.listen and (events.url or events.tls_certificate or events.tls_key):
+        issues.append(Issue("events.listen", "is missing: without it nobody listens"))
+    if bool(events.tls_certificate) != bool(events.tls_key):
+        issues.append(Issue("events.tls_key", "a certificate and its key belong together: give both, or none"))
+    wanted = "https://" if events.tls_certificate else ("https://", "http://")
+    if events.url and not (events.url.startswith(wanted) and events.url.rstrip("/").count("/") == 2):
+        issues.append(
+            Issue("events.url", f"{events.url!r} is no {'https' if events.tls_certificate else 'http'} address")
+        )
+    if not events.url and host.strip("[]") in ("0.0.0.0", "::", "*"):  # noqa: S104
+        issues.append(Issue("events.url", "is missing: BMCs need an address, and events.listen names none"))
     return issues

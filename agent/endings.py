@@ -11,6 +11,7 @@ from protocol.operations import Repeat
 
 __all__ = [
     "agent_fault",
+    "broken_off",
     "cancelled",
     "cannot_begin",
     "expired",
@@ -85,6 +86,11 @@ def interrupted(what: str) -> Ending:
         f"the agent stopped while {what} was under way and its time has run out since; asking again is harmless",
         {"mayHaveHappened": True},
     )
+
+
+def broken_off(message: str, details: dict[str, object]) -> Ending:
+    """What provably did not come to its end, and of which nothing goes on: asking again is safe."""
+    return _ending(Outcome.FAILED, ErrorCode.INTERRUPTED, message, details)
 
 
 def agent_fault(error: BaseException, *, begun: bool, repeat: Repeat) -> Ending:

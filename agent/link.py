@@ -20,13 +20,14 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMes
 from websockets.typing import Subprotocol
 
 from agent.backoff import Backoff
+from agent.consoles import Consoles
 from agent.endpoint import Endpoint
 from agent.errors import IdentityError
 from agent.executor import Executor
 from agent.identity import Identity, IdentityStore
 from agent.renewal import Renewal
 from agent.session import Closed, Session, SessionEnd
-from protocol.frames import MAX_FRAME_BYTES, SUBPROTOCOL, Hello, NodeSpec, Welcome
+from protocol.frames import MAX_FRAME_BYTES, SUBPROTOCOL, Hello, NodeSpec, WatchList, Welcome
 
 __all__ = ["Link", "LinkStatus"]
 
@@ -88,6 +89,12 @@ class _Websocket:
         except (ConnectionClosed, OSError) as error:
             raise Closed(_said(error)) from error
 
+    async def send_bytes(self, data: bytes) -> None:
+        try:
+            await self._connection.send(data)
+        except (ConnectionClosed, OSError) as error:
+            raise Closed(_said(error)) from error
+
     async def receive(self) -> str | bytes:
         try:
             return await self._connection.recv()
@@ -111,6 +118,8 @@ class Link:
         backoff: Backoff | None = None,
         changed: Callable[[], None] = lambda: None,
         node_spec: Callable[[NodeSpec], None] = lambda _spec: None,
+        watch_list: Callable[[WatchList], None] = lambda _list: None,
+        consoles: Consoles | None = None,
         chance: random.Random | None = None,
     ) -> None:
         self._endpoint = endpoint
@@ -120,6 +129,8 @@ class Link:
         self._backoff = backoff or Backoff()
         self._changed = changed
         self._node_spec = node_spec
+        self._watch_list = watch_list
+        self._consoles = consoles
         self._chance = chance or random.Random()
         self._failures = 0
         self._renewal = Renewal(store, executor.reports.say, self._chance)
@@ -209,7 +220,9 @@ class Link:
             welcomed=welcomed,
             issued=self._renewal.issued,
             node_spec=self._node_spec,
+            watch_list=self._watch_list,
             note=self._executor.note_session,
+            consoles=self._consoles,
         )
         renewing = asyncio.create_task(self._renewal.watch(identity, session))
         try:

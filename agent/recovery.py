@@ -15,17 +15,21 @@ the ending was told from memory. The control plane, which hears of it in the hel
 is left, or has it forgotten.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum, auto
 
 import msgspec
 
 from agent.clock import Clock, remaining_seconds
-from agent.endings import outcome_unknown
+from agent.endings import broken_off, outcome_unknown
 from agent.journal import Entry
+from drivers.firmware_components import showing
+from drivers.linux import settling
 from protocol.commands import DriverInvoke, Ending, JournalState, Outcome
-from protocol.errors import OperationError
+from protocol.errors import ErrorCode, OperationError
 from protocol.operations import Repeat
+from protocol.shapes.firmware import FirmwareReading, UpdateFirmware, UpdateFirmwareResult, UpdateOutcome
 
 __all__ = ["OBSERVATIONS", "Observation", "Step", "observe", "plan"]
 
@@ -56,12 +60,16 @@ class Observation(msgspec.Struct, frozen=True):
 
     `judge` takes the operation's arguments and the reading: a result when the machine is as asked, None when the
     reading cannot tell. Where a reading could prove that nothing was done it would still not prove that nothing is
-    under way, so there is no third answer.
+    under way, so there is no third answer; but for what the ended process did itself, of which nothing is left:
+    `broken_off` then says in words that it provably did not come to its end.
     """
 
     read: str
     judge: Callable[[Mapping[str, object], Mapping[str, object]], dict[str, object] | None]
     know: Callable[[Mapping[str, object]], str]
+    patience: float = 0.0
+    """Seconds for which the machine is read again, where what was begun may still be under way and end well."""
+    broken_off: Callable[[Mapping[str, object], Mapping[str, object]], str | None] = lambda _arguments, _reading: None
 
 
 def _power(arguments: Mapping[str, object], reading: Mapping[str, object]) -> dict[str, object] | None:
@@ -101,17 +109,78 @@ def _ejected(arguments: Mapping[str, object], reading: Mapping[str, object]) -> 
 
 
 def _firmware(arguments: Mapping[str, object], reading: Mapping[str, object]) -> dict[str, object] | None:
-    expected, targets = arguments.get("expectVersion"), arguments.get("targets")
-    if not expected or not isinstance(targets, list) or not targets:
+    """Every update that was asked for shows its version. One without a version leaves no trace that a reading could
+    find."""
+    try:
+        asked = msgspec.convert(arguments, UpdateFirmware).wanted
+        shown = [{"name": item.get("id"), **item} for item in _structs(reading.get("components"))]
+        components = msgspec.convert({"components": shown}, FirmwareReading).components
+    except msgspec.ValidationError:
         return None
-    found = {
-        str(component.get("id")): component.get("version")
-        for component in _structs(reading.get("components"))
-        if any(str(target).rstrip("/").endswith(f"/{component.get('id')}") for target in targets)
-    }
-    if len(found) < len(targets) or any(version != expected for version in found.values()):
+    outcomes = []
+    for update in asked:
+        found = showing(update.expect_version, update.targets, components) if update.expect_version else []
+        if not found:
+            return None
+        versions = {component.id or component.name: component.version for component in found}
+        outcomes.append(UpdateOutcome(image=update.image, after=versions))
+    after = {name: version for outcome in outcomes for name, version in outcome.after.items()}
+    listed = outcomes if arguments.get("updates") else []
+    result: dict[str, object] = msgspec.to_builtins(UpdateFirmwareResult(before={}, after=after, updates=listed))
+    return result
+
+
+def _volume_made(arguments: Mapping[str, object], reading: Mapping[str, object]) -> dict[str, object] | None:
+    """The drives had to be free when it was begun: a volume on exactly these is the one that was asked for."""
+    asked = arguments.get("drives")
+    for volume in _volumes(reading, arguments.get("controller")):
+        members = volume.get("drives")
+        as_asked = volume.get("level") == arguments.get("level")
+        named = arguments.get("name") in (None, volume.get("name"))
+        if not (as_asked and named and isinstance(asked, list) and isinstance(members, list)):
+            continue
+        ids = _drive_ids(reading, volume.get("controller"))
+        if {ids.get(str(name)) for name in asked} == set(map(str, members)):
+            facts = {"sizeBytes": volume.get("sizeBytes"), "drives": members}
+            return {"volume": volume.get("id"), "task": None, "resetOwed": False, **facts}
+    return None
+
+
+def _drive_ids(reading: Mapping[str, object], controller: object) -> dict[str, str]:
+    """A controller's drives by every word that names them."""
+    drives = [drive for drive in _structs(reading.get("drives")) if drive.get("controller") == controller]
+    by_serial = {str(drive.get("serial")): str(drive.get("id")) for drive in drives}
+    return by_serial | {str(drive.get("id")): str(drive.get("id")) for drive in drives}
+
+
+def _volume_deleted(arguments: Mapping[str, object], reading: Mapping[str, object]) -> dict[str, object] | None:
+    controller, name = arguments.get("controller"), arguments.get("volume")
+    seen = any(shown.get("id") == controller for shown in _structs(reading.get("controllers")))
+    # Where a part could not be read, a volume that is not seen may be there.
+    if not seen or reading.get("unread"):
         return None
-    return {"before": {}, "after": found, "task": None, "resetOwed": False}
+    if any(name in (volume.get("id"), volume.get("name")) for volume in _volumes(reading, controller)):
+        return None
+    return {"task": None, "resetOwed": False, "deleted": [name], "waiting": []}
+
+
+def _volumes(reading: Mapping[str, object], controller: object) -> list[Mapping[str, object]]:
+    """The volumes that were made on the controller."""
+    return [
+        volume
+        for volume in _structs(reading.get("volumes"))
+        if controller in ("any", volume.get("controller")) and not volume.get("raw")
+    ]
+
+
+def _count_volumes(reading: Mapping[str, object]) -> str:
+    names = [str(volume.get("id")) for volume in _volumes(reading, "any")]
+    return f"volumes: {', '.join(names) or 'none'}"
+
+
+def _count_disks(reading: Mapping[str, object]) -> str:
+    names = [str(disk.get("name")) for disk in _structs(reading.get("disks"))]
+    return f"disks: {', '.join(names) or 'none'}"
 
 
 def _slots(reading: Mapping[str, object]) -> list[Mapping[str, object]]:
@@ -134,39 +203,79 @@ OBSERVATIONS: Mapping[str, Observation] = {
     ),
     "virtual-media.insertMedia": Observation("virtual-media.listMedia", _inserted, _count_inserted),
     "virtual-media.ejectMedia": Observation("virtual-media.listMedia", _ejected, _count_inserted),
+    "raid.createVolume": Observation("raid.getRaid", _volume_made, _count_volumes),
+    "raid.deleteVolume": Observation("raid.getRaid", _volume_deleted, _count_volumes),
+    "deploy.writeImage": Observation(
+        "deploy.getDisks", settling.written, _count_disks, broken_off=settling.write_broken_off
+    ),
+    "deploy.eraseDisks": Observation(
+        "deploy.getDisks", settling.erased, _count_disks, broken_off=settling.erasure_broken_off
+    ),
     "firmware.updateFirmware": Observation(
         "firmware.getFirmware",
         _firmware,
         lambda r: f"{len(_structs(r.get('components')))} firmware versions were read",
+        patience=1200.0,
     ),
 }
 """The operations whose outcome a reading can settle, or at least throw light on."""
 
+_PAUSE = 20.0
+"""Seconds between two readings of a machine that is waited for."""
+_MAY_PASS = frozenset(
+    {ErrorCode.UNREACHABLE, ErrorCode.BUSY, ErrorCode.TIMEOUT, ErrorCode.BMC_ERROR, ErrorCode.CONFLICT}
+)
 _WHAT_TO_DO = "It is not repeated by itself: look at the machine, and ask again if it is still wanted"
 
 
-async def observe(invoke: DriverInvoke, read: Callable[[str], Awaitable[Mapping[str, object]]]) -> Ending:
+async def observe(
+    invoke: DriverInvoke, read: Callable[[str], Awaitable[Mapping[str, object]]], seconds: float = 0.0
+) -> Ending:
     """How a command that was begun has ended, by what the machine says now; OUTCOME_UNKNOWN when it cannot tell.
 
-    `read` does one reading operation on the machine. When it does not answer, the cause is told.
+    `read` does one reading operation on the machine. When it does not answer, the cause is told. `seconds`: what is
+    left of the command's time, in which something that goes on by itself (a BMC that replaces its firmware, and is
+    away meanwhile) is waited for.
     """
     name = invoke.operation_id
     begun = f"the agent stopped after {name} was begun and before its result was known"
     observation = OBSERVATIONS.get(name)
     if observation is None:
         return outcome_unknown(f"{begun}; no reading can tell whether it happened. {_WHAT_TO_DO}")
-    try:
-        reading = await read(observation.read)
-    except OperationError as error:
-        return outcome_unknown(
-            f"{begun}, and the machine could not be read since ({error}). {_WHAT_TO_DO}",
-            {"readError": msgspec.to_builtins(error.as_failure())},
-        )
-    result = observation.judge(invoke.args, reading)
-    if result is None:
-        return outcome_unknown(f"{begun}; {observation.know(reading)}. {_WHAT_TO_DO}", {observation.read: reading})
+    clock = asyncio.get_running_loop().time
+    until = clock() + min(observation.patience, seconds)
+    while True:
+        try:
+            reading = await read(observation.read)
+        except OperationError as error:
+            if error.code in _MAY_PASS and clock() < until:
+                await asyncio.sleep(_PAUSE)
+                continue
+            return outcome_unknown(
+                f"{begun}, and the machine could not be read since ({error}). {_WHAT_TO_DO}",
+                {"readError": msgspec.to_builtins(error.as_failure())},
+            )
+        result = observation.judge(invoke.args, reading)
+        if result is not None:
+            break
+        proved = observation.broken_off(invoke.args, reading)
+        if proved is not None:
+            return broken_off(f"{begun}; {proved}. Asking again does all of it anew", {observation.read: reading})
+        if clock() >= until or not _leaves_a_trace(invoke):
+            return outcome_unknown(
+                f"{begun}; {observation.know(reading)}. {_WHAT_TO_DO}", {observation.read: reading}
+            )
+        await asyncio.sleep(_PAUSE)
     return Ending(
         Outcome.SUCCEEDED,
         result=result,
         observed={"settledBy": f"{observation.read} after the agent was restarted"},
+    )
+
+
+def _leaves_a_trace(invoke: DriverInvoke) -> bool:
+    """Whether a later reading could settle it at all: an update without an expected version is waited for in vain."""
+    updates = invoke.args.get("updates") or [invoke.args]
+    return invoke.operation_id != "firmware.updateFirmware" or all(
+        isinstance(update, Mapping) and update.get("expectVersion") for update in _structs(updates)
     )

@@ -7,15 +7,26 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 from protocol.frames import AgentFrame, Progress
 
-__all__ = ["Reports"]
+__all__ = ["Reports", "Source"]
 
 _PROGRESS_SPACING = 1.0
 _WAITING_FRAMES = 4096
 _LONGEST_PROGRESS = 1_000
 """Characters: a driver may quote what a BMC said, and a frame has its limit."""
+
+
+class Source(Protocol):
+    """Frames that are made when the link has room for them."""
+
+    def take(self) -> AgentFrame | None:
+        """The next one; None when there is nothing to tell."""
+
+    def close(self) -> None:
+        """A new connection begins."""
 
 
 class Reports:
@@ -29,6 +40,14 @@ class Reports:
         self._frames: deque[AgentFrame] = deque(maxlen=_WAITING_FRAMES)
         self._wake = asyncio.Event()
         self._all_told = asyncio.Event()
+        self._source: Source | None = None
+
+    def take_from(self, source: Source) -> None:
+        """After endings and before progress its frames go out; `wake` says that it has some."""
+        self._source = source
+
+    def wake(self) -> None:
+        self._wake.set()
 
     def mark(self, command_id: str) -> None:
         """The command has changed."""
@@ -63,6 +82,8 @@ class Reports:
         self._due.clear()
         self._progress.clear()
         self._frames.clear()
+        if self._source is not None:
+            self._source.close()
 
     async def wait(self) -> None:
         """Returns when there may be something to take."""
@@ -78,6 +99,8 @@ class Reports:
             frame = self._frame_of(command_id)
             if frame is not None:
                 return frame
+        if self._source is not None and (frame := self._source.take()) is not None:
+            return frame
         if self._progress:
             return self._progress.pop(next(iter(self._progress)))
         self._wake.clear()

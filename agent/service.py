@@ -18,20 +18,28 @@ from agent.bmcs import BmcMemory, Bmcs
 from agent.clock import KernelClock
 from agent.collecting import LogCollector
 from agent.config import Config
+from agent.console_log import ConsoleLogs
+from agent.consoles import Consoles
 from agent.endpoint import Endpoint
 from agent.errors import AgentError, IdentityError
+from agent.event_feeds import EventFeeds
+from agent.event_listener import EventListener, listener_key
 from agent.executor import Executor
+from agent.file_offer import SiteFiles
+from agent.file_server import FileServer
 from agent.files import make_private_folder
 from agent.identity import Identity, IdentityStore
 from agent.journal import Journal
 from agent.link import Link
 from agent.node_spec import SpecKeeper
+from agent.observations import Observations
 from agent.vault import Vault, VaultKey
+from agent.watching import Watcher
 from drivers import INSTALLED, load, operations_of
 from protocol import VERSION
 from protocol.commands import CommandKind
 from protocol.errors import OperationError
-from protocol.frames import Hello
+from protocol.frames import PROTOCOL_MINOR, Hello, WatchList
 
 __all__ = ["Service", "run"]
 
@@ -91,7 +99,14 @@ class Service:
             memory = BmcMemory(config.state / "bmcs.json")
         except OperationError as error:
             raise AgentError(error.message) from error
-        self._bmcs = Bmcs(vault, memory)
+        self._files = SiteFiles(config.files_dir, FileServer(config.files.listen, config.files.url))
+        self._bmcs = Bmcs(vault, memory, self._files, in_band=self._role != "site")
+        self._consoles = Consoles(
+            self._bmcs.drivers,
+            config.consoles,
+            ConsoleLogs(config.state / "consoles", config.consoles.log_bytes, config.consoles.log_files),
+        )
+        self._bmcs.keep_consoles(self._consoles)
         self._journal = Journal.open(config.state / "journal.db", self._clock)
         self._executor = Executor(
             self._journal,
@@ -102,6 +117,11 @@ class Service:
             limit=config.limits.held,
             running=config.limits.running,
         )
+        self._observations = Observations(self._executor.reports.wake)
+        self._executor.reports.take_from(self._observations)
+        self._watcher: Watcher | None = None
+        self._listener: EventListener | None = None
+        self._consoles.wake = self._executor.reports.wake
         self._specs = SpecKeeper(config.state / "node-spec.json", self._executor.reports.say)
         self._link = Link(
             Endpoint.parse(config.control_plane.url or identity.facts.control_plane),
@@ -110,6 +130,8 @@ class Service:
             self.hello,
             changed=self._status_changed,
             node_spec=self._specs.take,
+            watch_list=self._take_watch_list,
+            consoles=self._consoles,
         )
         self._drivers = _driver_table()
         self._status_due = asyncio.Event()
@@ -125,6 +147,7 @@ class Service:
             instance=self._instance,
             last_session=self._journal.last_session,
             version=VERSION,
+            protocol=PROTOCOL_MINOR,
             host_name=os.uname().nodename,
             drivers=self._drivers,
             held=self._executor.held(),
@@ -139,6 +162,7 @@ class Service:
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         held = self._journal.held()
         self._executor.recover(held)
+        await self._watch()
         tasks = [
             asyncio.create_task(work)
             for work in (self._link.run(), self._keep_status(), systemd.watch(), self._tell_systemd())
@@ -160,6 +184,22 @@ class Service:
             raise AgentError(f"a part of the agent failed: {self._fault}") from self._fault
         _log.info("stopped")
 
+    async def _watch(self) -> None:
+        """Makes ready to watch machines, which a site's agent alone is asked to. Raises AgentError."""
+        if self._role != "site" or not self._config.watch.enabled:
+            return
+        watcher = self._watcher = Watcher(self._bmcs, self._observations, self._config.watch)
+        if self._config.events.listen:
+            key = listener_key(self._config.state / "events.key")
+            self._listener = EventListener(self._config.events, key, watcher.heard)
+            await self._listener.start()
+        watcher.hear_by(EventFeeds(watcher, self._config.watch, self._listener))
+        self._bmcs.after_change = watcher.changed
+
+    def _take_watch_list(self, frame: WatchList) -> None:
+        if self._watcher is not None:
+            self._watcher.take(frame)
+
     def _part_ended(self, task: asyncio.Task[None]) -> None:
         """A part that failed stops the agent in good order, so that systemd starts it whole again."""
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -171,10 +211,16 @@ class Service:
         systemd.notify("STOPPING=1", "STATUS=stopping: changes under way may end first")
         _log.info("stopping", held=self._executor.counts())
         await self._executor.stop(self._config.limits.stop_seconds)
+        await self._consoles.aclose()
         await self._executor.reports.drain(_LAST_WORDS_SECONDS if self._link.status.connected else 0.0)
         await self._link.close("the agent stops")
         await self._specs.aclose()
+        if self._watcher is not None:
+            await self._watcher.aclose()
+        if self._listener is not None:
+            await self._listener.aclose()
         await self._bmcs.aclose()
+        await self._files.aclose()
 
     def _reload(self) -> None:
         """SIGHUP: the log level anew, and a connection attempt at once. Everything else needs a restart."""
@@ -200,7 +246,7 @@ class Service:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_STATUS_SPACING):
                     await self._status_due.wait()
-            now = (self._executor.counts(), self._bmcs.blocked())
+            now = (self._executor.counts(), self._bmcs.blocked(), self._watched())
             if self._status_due.is_set() or now != before:
                 self._status_due.clear()
                 before = now
@@ -217,11 +263,15 @@ class Service:
             link=self._link.status,
             held=self._executor.counts(),
             blocked=self._bmcs.blocked(),
+            watched=self._watched(),
         )
         try:
             status.write_snapshot(self._config.state, snapshot)
         except OSError as error:
             _log.warning("status_not_written", reason=str(error))
+
+    def _watched(self) -> dict[str, int]:
+        return self._watcher.counts() if self._watcher is not None else {}
 
     async def _tell_systemd(self) -> None:
         """Keeps `systemctl status` true."""

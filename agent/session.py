@@ -11,6 +11,7 @@ from typing import Protocol
 import msgspec
 import structlog
 
+from agent.consoles import Consoles
 from agent.errors import JournalError
 from agent.executor import Executor
 from protocol.errors import ProtocolError
@@ -25,6 +26,7 @@ from protocol.frames import (
     NodeSpec,
     Ready,
     Settled,
+    WatchList,
     Welcome,
     decode_control_frame,
     encode,
@@ -43,7 +45,11 @@ class Closed(Exception):
 class Connection(Protocol):
     """Carries messages. Both directions raise Closed when it is gone."""
 
-    async def send(self, data: bytes) -> None: ...
+    async def send(self, data: bytes) -> None:
+        """As a text message."""
+
+    async def send_bytes(self, data: bytes) -> None:
+        """As a binary message."""
 
     async def receive(self) -> str | bytes:
         """Text for a text message, bytes for a binary one."""
@@ -73,8 +79,8 @@ class SessionEnd(msgspec.Struct, frozen=True, kw_only=True):
 class Session:
     """One conversation.
 
-    `welcomed`, `issued` and `node_spec` are called from the reader, so they must not wait; `note` makes the session
-    durable in the journal, and may.
+    `welcomed`, `issued`, `node_spec` and `watch_list` are called from the reader, so they must not wait; `note` makes
+    the session durable in the journal, and may.
     """
 
     def __init__(
@@ -86,7 +92,9 @@ class Session:
         welcomed: Callable[[Welcome], None] = lambda _welcome: None,
         issued: Callable[[CertificateIssued], None] = lambda _issued: None,
         node_spec: Callable[[NodeSpec], None] = lambda _spec: None,
+        watch_list: Callable[[WatchList], None] = lambda _list: None,
         note: Callable[[str], Awaitable[None]] = _noted_nowhere,
+        consoles: Consoles | None = None,
     ) -> None:
         self._connection = connection
         self._hello = hello
@@ -94,7 +102,9 @@ class Session:
         self._welcomed = welcomed
         self._issued = issued
         self._node_spec = node_spec
+        self._watch_list = watch_list
         self._note = note
+        self._consoles = consoles
         self._welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
         self._welcome_at = 0.0
         self._goodbye: Goodbye | None = None
@@ -112,6 +122,8 @@ class Session:
             for task in (reader, writer):
                 task.cancel()
             await asyncio.gather(reader, writer, return_exceptions=True)
+            if self._consoles is not None:
+                self._consoles.detach()
             with contextlib.suppress(Exception):
                 await self._connection.close()
         welcome = self._welcome.result() if self._welcome.done() and not self._welcome.cancelled() else None
@@ -133,13 +145,22 @@ class Session:
                 return f"the control plane did not answer the hello within {_WELCOME_TIMEOUT:g} s"
             await self._make_ready(self._welcome.result().session_id)
             self._executor.report_endings()
-            reports = self._executor.reports
             while True:
-                await reports.wait()
-                while (frame := reports.take()) is not None:
-                    await self._connection.send(encode(frame))
+                await self._executor.reports.wait()
+                while await self._send_next():
+                    continue
         except Closed as closed:
             return str(closed)
+
+    async def _send_next(self) -> bool:
+        """What is due of commands, and one frame of a console after each: neither waits long for the other."""
+        frame = self._executor.reports.take()
+        if frame is not None:
+            await self._connection.send(encode(frame))
+        message = self._consoles.take() if self._consoles is not None else None
+        if message is not None:
+            await self._connection.send_bytes(message)
+        return frame is not None or message is not None
 
     async def _make_ready(self, session_id: str) -> None:
         """Notes the session in the journal, then asks for commands. While the disk is full none are sent."""
@@ -157,7 +178,7 @@ class Session:
             except Closed as closed:
                 return str(closed)
             if isinstance(message, bytes):
-                self._complain(ProtocolError("this agent has no console stream open", about="binary"))
+                self._take_bytes(message)
                 continue
             try:
                 frame = decode_control_frame(message)
@@ -167,6 +188,14 @@ class Session:
             self._take(frame)
             if isinstance(frame, Goodbye):
                 return frame.reason
+
+    def _take_bytes(self, message: bytes) -> None:
+        try:
+            if self._consoles is None:
+                raise ProtocolError("this agent keeps no consoles", about="binary")
+            self._consoles.receive(message)
+        except ProtocolError as error:
+            self._complain(error)
 
     def _take(self, frame: ControlFrame) -> None:
         try:
@@ -192,6 +221,8 @@ class Session:
                 self._issued(frame)
             case NodeSpec():
                 self._node_spec(frame)
+            case WatchList():
+                self._watch_list(frame)
             case Goodbye():
                 self._goodbye = frame
             case ErrorFrame():

@@ -34,6 +34,8 @@ class Snapshot(msgspec.Struct, frozen=True, rename="camel"):
     link: LinkStatus
     held: dict[str, int]
     blocked: dict[str, list[str]]
+    watched: dict[str, int] = {}
+    """Machines that are watched: how many, with events, and in trouble."""
 
 
 class Report(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -55,6 +57,7 @@ class Report(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     link: LinkStatus | None = None
     held: dict[str, int] = {}
     blocked: dict[str, list[str]] = {}
+    watched: dict[str, int] = {}
 
 
 @contextlib.contextmanager
@@ -114,6 +117,7 @@ def report(config: Config) -> Report:
         link=snapshot.link if snapshot else None,
         held=snapshot.held if snapshot else _held_on_disk(state),
         blocked=snapshot.blocked if snapshot else _blocked_on_disk(state),
+        watched=snapshot.watched if snapshot else {},
     )
 
 

@@ -4,6 +4,11 @@ The key comes from systemd (`LoadCredential=vault.key:…` or `LoadCredentialEnc
 `$CREDENTIALS_DIRECTORY`), else from a file of mode 0600. A record is bound to its reference and version, so that
 records cannot be exchanged within the file. A reference's version only grows, also over a removal: it is part of
 `Target.credential_version`, which tells the breaker that a refused password has been replaced.
+
+Many machines may share one reference. Once the password of one of them is rotated, that machine has a record of its
+own under the reference, and the others go on with the shared one. While a rotation is under way, and after a crash
+until it is settled, its new password is *staged* beside the old one; a reference that an operator sets anew ends all
+that.
 """
 
 import base64
@@ -15,7 +20,7 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,7 +48,7 @@ class Credential:
     version: str
 
 
-class Listed(msgspec.Struct, frozen=True, rename="camel"):
+class Listed(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """What may be shown of a credential."""
 
     ref: str
@@ -51,6 +56,8 @@ class Listed(msgspec.Struct, frozen=True, rename="camel"):
     version: int
     changed_at: int
     """Milliseconds since 1970, by the wall clock of the host."""
+    machines: list[str] = []
+    """Node ids that have a password of their own under this reference, since theirs was rotated."""
 
 
 class _Record(msgspec.Struct, frozen=True):
@@ -67,9 +74,11 @@ class _Contents(msgspec.Struct, frozen=True):
     format: int = 1
 
 
-class _Pair(msgspec.Struct, frozen=True):
+class _Pair(msgspec.Struct, frozen=True, omit_defaults=True):
     user: str
     password: str
+    origin: str = ""
+    """The version of the credential that a rotation took it from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,42 +140,89 @@ class Vault:
         self._seen: tuple[int, int, int] | None = None
         self._contents: _Contents | None = None
 
-    def lookup(self, ref: str) -> Credential | None:
-        """The credential, or None. Raises OperationError INVALID_ARGUMENT when the vault itself cannot be used."""
+    def lookup(self, ref: str, node: str = "") -> Credential | None:
+        """The credential, or None; that of the machine `node` (its id) where it has its own under the reference.
+
+        Raises OperationError INVALID_ARGUMENT when the vault itself cannot be used.
+        """
+        found = self._find(_own(ref, node), ref) if node else None
+        return (found or self._find(ref, ref) or (None, None))[0]
+
+    # Rotation: both passwords are kept until one of them is proven
+
+    def stage(self, ref: str, node: str, new: Credential) -> None:
+        """Keeps the new credential beside the machine's present one, durably. Raises VaultError."""
+        self._change(ref, lambda contents: {_staged(ref, node): _Pair(new.user, new.password.reveal(), new.version)})
+
+    def staged(self, ref: str, node: str) -> Credential | None:
+        """The new credential of a rotation that is not settled, with the version of the one that it was taken from.
+
+        Raises OperationError INVALID_ARGUMENT when the vault itself cannot be used.
+        """
+        found = self._find(_staged(ref, node), ref)
+        return None if found is None else Credential(found[0].user, found[0].password, found[1])
+
+    def is_staged(self, ref: str, node: str) -> bool:
+        """Whether a rotation of this machine's password is under way, or was left unsettled.
+
+        Raises OperationError INVALID_ARGUMENT when the vault itself cannot be used.
+        """
         try:
             contents = self._read()
-            record = contents.records.get(ref) if contents else None
-            if contents is None or record is None or record.sealed is None:
-                return None
-            pair = self._open(contents, ref, record)
         except VaultError as error:
             raise OperationError(ErrorCode.INVALID_ARGUMENT, f"credential {ref!r}: {error}") from error
-        password = Secret(pair.password)
-        if self._revealed is not None:
-            self._revealed(password)
-        return Credential(pair.user, password, f"{ref}#{contents.vault_id}.{record.version}")
+        record = contents.records.get(_staged(ref, node)) if contents else None
+        return record is not None and record.sealed is not None
+
+    def promote(self, ref: str, node: str) -> None:
+        """The staged credential becomes the machine's own, in one durable step. Raises VaultError."""
+
+        def change(contents: _Contents) -> dict[str, _Pair | None]:
+            key = _staged(ref, node)
+            record = contents.records.get(key)
+            if record is None or record.sealed is None:
+                return {}
+            return {_own(ref, node): self._open(contents, key, record), key: None}
+
+        self._change(ref, change)
+
+    def discard(self, ref: str, node: str) -> None:
+        """Forgets the staged credential: the machine has its present one still. Raises VaultError."""
+        self._change(ref, lambda contents: {_staged(ref, node): None})
+
+    def origin(self, ref: str, node: str) -> str | None:
+        """The version of the credential that the machine's own was taken from; None where it has none of its own."""
+        found = self._find(_own(ref, node), ref)
+        return None if found is None else found[1]
 
     def list(self) -> list[Listed]:
         """What there is, by reference. Raises VaultError."""
         contents = self._read()
         return [
-            Listed(ref, self._open(contents, ref, record).user, record.version, record.changed_at)
+            Listed(
+                ref,
+                self._open(contents, ref, record).user,
+                record.version,
+                record.changed_at,
+                _machines(contents, ref),
+            )
             for ref, record in sorted(contents.records.items() if contents else ())
-            if contents is not None and record.sealed is not None
+            if contents is not None and record.sealed is not None and " " not in ref
         ]
 
     def set(self, ref: str, user: str, password: Secret) -> int:
-        """Stores a credential durably and returns its version. Raises VaultError."""
+        """Stores a credential durably and returns its version; it holds for every machine under the reference.
+
+        Raises VaultError.
+        """
         if not _REFERENCE.fullmatch(ref) or len(ref) > 200:
             raise VaultError(f"{ref!r} is no credential reference: use letters, digits and . _ - @ : between slashes")
-        with self._exclusively():
-            contents = self._read() or _Contents(secrets.token_hex(4), self._data_key().id)
-            self._check_key(contents)
-            before = contents.records.get(ref)
-            version = before.version + 1 if before else 1
-            sealed = self._seal(ref, version, _Pair(user, password.reveal()))
-            self._write(contents, ref, _Record(version, time.time_ns() // 1_000_000, sealed))
-        return version
+        self._change(
+            ref,
+            lambda contents: {**dict.fromkeys(_beneath(contents, ref)), ref: _Pair(user, password.reveal())},
+        )
+        contents = self._read()
+        return contents.records[ref].version if contents is not None else 1
 
     def remove(self, ref: str) -> bool:
         """False when there was none. Raises VaultError."""
@@ -175,8 +231,40 @@ class Vault:
             record = contents.records.get(ref) if contents else None
             if contents is None or record is None or record.sealed is None:
                 return False
-            self._write(contents, ref, _Record(record.version, time.time_ns() // 1_000_000, None))
+            self._write(contents, {key: self._sealed(contents, key, None) for key in (ref, *_beneath(contents, ref))})
         return True
+
+    def _find(self, key: str, ref: str) -> tuple[Credential, str] | None:
+        """The credential of a record, and its origin."""
+        try:
+            contents = self._read()
+            record = contents.records.get(key) if contents else None
+            if contents is None or record is None or record.sealed is None:
+                return None
+            pair = self._open(contents, key, record)
+        except VaultError as error:
+            raise OperationError(ErrorCode.INVALID_ARGUMENT, f"credential {ref!r}: {error}") from error
+        password = Secret(pair.password)
+        if self._revealed is not None:
+            self._revealed(password)
+        return Credential(pair.user, password, f"{key}#{contents.vault_id}.{record.version}"), pair.origin
+
+    def _change(self, ref: str, change: Callable[[_Contents], Mapping[str, _Pair | None]]) -> None:
+        """Writes the records that `change` asks for, all in one step; None removes one."""
+        with self._exclusively():
+            contents = self._read() or _Contents(secrets.token_hex(4), self._data_key().id)
+            self._check_key(contents)
+            self._write(contents, {key: self._sealed(contents, key, pair) for key, pair in change(contents).items()})
+
+    def _sealed(self, contents: _Contents, key: str, pair: _Pair | None) -> _Record:
+        """The next record under a key: versions only grow, and a removal keeps the last one."""
+        before = contents.records.get(key)
+        version = before.version if before else 0
+        sealed = None
+        if pair is not None:
+            version += 1
+            sealed = self._seal(key, version, pair)
+        return _Record(version, time.time_ns() // 1_000_000, sealed)
 
     def _read(self) -> _Contents | None:
         try:
@@ -195,8 +283,8 @@ class Vault:
             ) from error
         return self._contents
 
-    def _write(self, contents: _Contents, ref: str, record: _Record) -> None:
-        changed = _Contents(contents.vault_id, contents.key_id, {**contents.records, ref: record})
+    def _write(self, contents: _Contents, records: Mapping[str, _Record]) -> None:
+        changed = _Contents(contents.vault_id, contents.key_id, {**contents.records, **records})
         try:
             write_durably(self._path, msgspec.json.format(msgspec.json.encode(changed), indent=1))
         except OSError as error:
@@ -251,6 +339,26 @@ class Vault:
             yield
         finally:
             os.close(handle)
+
+
+def _own(ref: str, node: str) -> str:
+    """The key of a machine's own record; no reference has a space in it."""
+    return f"{ref} {node}"
+
+
+def _staged(ref: str, node: str) -> str:
+    return f"{ref} {node} next"
+
+
+def _beneath(contents: _Contents, ref: str) -> list[str]:
+    """The keys of the records that machines have under a reference."""
+    return [
+        key for key, record in contents.records.items() if key.startswith(f"{ref} ") and record.sealed is not None
+    ]
+
+
+def _machines(contents: _Contents, ref: str) -> list[str]:
+    return sorted(key.split(" ")[1] for key in _beneath(contents, ref) if not key.endswith(" next"))
 
 
 def _bound_to(ref: str, version: int) -> bytes:

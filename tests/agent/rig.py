@@ -113,6 +113,9 @@ class Wire:
             self.from_agent.put_nowait(frame)
         await self.points.at(f"after sending {name}")
 
+    async def send_bytes(self, data: bytes) -> None:
+        raise AssertionError(f"no console is open here, and {len(data)} bytes of one came")
+
     async def receive(self) -> str:
         message = await self.to_agent.get()
         if message is None or self._closed:

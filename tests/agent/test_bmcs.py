@@ -47,7 +47,9 @@ async def test_a_target_without_a_credential_has_none(folder: Path, vault: Vault
 @pytest.mark.parametrize(
     ("target", "driver", "said"),
     [
-        (None, "linux", "needs a BMC"),
+        (None, "redfish", "needs a BMC"),
+        (None, "linux", "this is a site agent"),
+        (TargetRef("https://192.0.2.1"), "linux", "this is a site agent"),
         (TargetRef("https://192.0.2.1", "bmc/b"), "redfish", "no credential 'bmc/b'.*credentials set bmc/b"),
         (TargetRef("http://192.0.2.1", "bmc/a"), "redfish", "in clear"),
         (TargetRef("ipmi://192.0.2.1", "bmc/a"), "redfish", "cannot speak to"),
@@ -60,6 +62,11 @@ async def test_an_unusable_target_says_what_to_do(
         Bmcs(vault, BmcMemory(folder / "bmcs.json")).target(invoke(target, driver))
     assert failure.value.code is ErrorCode.INVALID_ARGUMENT
     assert "secret-1" not in str(failure.value)
+
+
+async def test_on_the_machine_itself_the_linux_driver_needs_no_bmc(folder: Path, vault: Vault) -> None:
+    target = Bmcs(vault, BmcMemory(folder / "bmcs.json"), in_band=True).target(invoke(None, "linux"))
+    assert (target.driver_name, target.address, target.lane_key) == ("linux", "localhost", "node_1")
 
 
 async def test_a_refused_login_stays_refused_over_a_restart_until_the_credential_changes(

@@ -50,6 +50,17 @@ def test_a_password_may_come_from_a_file(shell: Shell, tmp_path: Path) -> None:
     assert shell("credentials", "set", "a", "--password-file", str(tmp_path / "pw")).exit_code == 0
 
 
+def test_a_private_key_may_stand_in_place_of_a_password(shell: Shell, tmp_path: Path) -> None:
+    pem = f"-----BEGIN OPENSSH PRIVATE KEY-----\n{PASSWORD}\n-----END OPENSSH PRIVATE KEY-----\n"
+    (tmp_path / "key").write_text(pem)
+    assert shell("credentials", "set", "a", "--user", "root", "--key-file", str(tmp_path / "key")).exit_code == 0
+    assert PASSWORD.encode() not in (shell.folder / "state" / "vault.json").read_bytes()
+    (tmp_path / "key").write_text("no key")
+    refused = shell("credentials", "set", "a", "--key-file", str(tmp_path / "key"))
+    assert refused.exit_code == 2
+    assert "no private key" in refused.output
+
+
 @pytest.mark.parametrize(
     ("words", "text", "said"),
     [

@@ -81,6 +81,16 @@ def test_every_fault_is_told_at_once_with_file_key_and_hint(tmp_path: Path) -> N
         ("state_dir = [", "is not TOML"),
         ('state_dir = "state"', "state_dir: 'state' is not an absolute path"),
         ('[control_plane]\nurl = "http://cp"', "control_plane.url: http:// would carry secrets in clear"),
+        ('[watch]\nevents = ["smoke"]', "watch.events"),
+        ("[watch]\ninterval_seconds = 0", "watch.interval_seconds"),
+        ('[events]\nlisten = "here"', "events.listen: 'here' is not host:port"),
+        ('[events]\nurl = "https://192.0.2.7:8444"', "events.listen: is missing"),
+        ('[events]\nlisten = "0.0.0.0:8444"', "events.url: is missing: BMCs need an address"),
+        ('[events]\nlisten = "h:1"\ntls_key = "/k"', "events.tls_key: a certificate and its key belong together"),
+        (
+            '[events]\nlisten = "h:1"\nurl = "http://h:1"\ntls_key = "/k"\ntls_certificate = "/c"',
+            "events.url: 'http://h:1' is no https address",
+        ),
     ],
 )
 def test_an_unusable_value_says_what_is_usable(text: str, said: str, tmp_path: Path) -> None:

@@ -84,6 +84,9 @@ class _Scripted:
     async def send(self, data: bytes) -> None:
         return None
 
+    async def send_bytes(self, data: bytes) -> None:
+        raise AssertionError("no console is open here")
+
     async def receive(self) -> str | bytes:
         await asyncio.sleep(0)
         if not self._frames:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from agent import recovery
 from agent.clock import Deadline
 from agent.journal import Entry
 from agent.recovery import Step, observe, plan
@@ -54,6 +55,48 @@ def asked(operation: str, **args: object) -> DriverInvoke:
     return DriverInvoke("redfish", concern, name, args, "node_1")
 
 
+@pytest.mark.parametrize("updates", [True, False])
+async def test_an_update_that_goes_on_by_itself_is_waited_for(updates: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "_PAUSE", 0.0)
+    old = {"components": [{"id": "BMC", "name": "BMC", "version": "2.0"}]}
+    readings: list[Mapping[str, object] | OperationError] = [
+        old,
+        OperationError(ErrorCode.UNREACHABLE, "the BMC is away"),
+        OperationError(ErrorCode.BUSY, "it starts"),
+        old,
+        {"components": [{"id": "BMC", "name": "BMC", "version": "2.1"}]},
+    ]
+
+    async def read(operation: str) -> Mapping[str, object]:
+        reading = readings.pop(0)
+        if isinstance(reading, OperationError):
+            raise reading
+        return reading
+
+    one: dict[str, object] = {"image": "x", "targets": ["BMC"], "expectVersion": "2.1"}
+    args: dict[str, object] = {"updates": [one]} if updates else one
+    ending = await observe(asked("firmware.updateFirmware", **args), read, 3600)
+    assert ending.outcome is Outcome.SUCCEEDED
+    assert not readings
+
+
+async def test_an_update_that_leaves_no_trace_and_a_refused_login_are_not_waited_for() -> None:
+    reads = 0
+
+    async def read(operation: str) -> Mapping[str, object]:
+        nonlocal reads
+        reads += 1
+        if reads == 2:
+            raise OperationError(ErrorCode.AUTH_FAILED, "no")
+        return FIRMWARE
+
+    for args in ({"image": "x"}, {"image": "x", "targets": ["BMC"], "expectVersion": "9"}):
+        ending = await observe(asked("firmware.updateFirmware", **args), read, 3600)
+        assert ending.error is not None
+        assert ending.error.code == ErrorCode.OUTCOME_UNKNOWN
+    assert reads == 2
+
+
 async def settled(invoke: DriverInvoke, reading: Mapping[str, object] | OperationError) -> Ending:
     async def read(operation: str) -> Mapping[str, object]:
         if isinstance(reading, OperationError):
@@ -67,6 +110,14 @@ BOOT = {"target": "pxe", "enabled": "once", "mode": "uefi", "rawTarget": "Pxe"}
 CD = {"slots": [{"id": "Cd", "inserted": True, "image": "http://a/x.iso"}]}
 FIRMWARE = {"components": [{"id": "BMC", "name": "BMC", "version": "2.1"}, {"id": "BIOS", "version": "1.0"}]}
 INVENTORY = "/redfish/v1/UpdateService/FirmwareInventory/"
+MIRROR = {"id": "2", "controller": "C", "name": "data", "level": "RAID1", "drives": ["D1", "D2"], "sizeBytes": 9}
+RAID = {
+    "controllers": [{"id": "C"}],
+    "drives": [{"id": "D1", "controller": "C", "serial": "S1"}, {"id": "D2", "controller": "C", "serial": "S2"}],
+    "volumes": [MIRROR],
+    "unread": [],
+}
+PAIR = {"controller": "C", "level": "RAID1", "drives": ["S2", "D1"]}
 
 
 @pytest.mark.parametrize(
@@ -83,6 +134,21 @@ INVENTORY = "/redfish/v1/UpdateService/FirmwareInventory/"
             asked("firmware.updateFirmware", image="x", targets=[INVENTORY + "BMC"], expectVersion="2.1"),
             FIRMWARE,
         ),
+        (asked("firmware.updateFirmware", image="x", targets=["bmc"], expectVersion="2.1"), FIRMWARE),
+        (asked("firmware.updateFirmware", image="x", expectVersion="2.1"), FIRMWARE),
+        (
+            asked(
+                "firmware.updateFirmware",
+                updates=[
+                    {"image": "x", "targets": ["BMC"], "expectVersion": "2.1"},
+                    {"image": "y", "targets": ["BIOS"], "expectVersion": "1.0"},
+                ],
+            ),
+            FIRMWARE,
+        ),
+        (asked("raid.createVolume", **PAIR), RAID),
+        (asked("raid.createVolume", **PAIR, name="data"), RAID),
+        (asked("raid.deleteVolume", controller="C", volume="1"), RAID),
     ],
 )
 async def test_a_machine_that_is_as_asked_settles_the_command_with_a_sound_result(
@@ -115,6 +181,13 @@ async def test_a_machine_that_is_as_asked_settles_the_command_with_a_sound_resul
         ),
         (asked("management.resetBmc"), {}, "no reading can tell"),
         (asked("raid.clearRaid"), {}, "no reading can tell"),
+        (asked("raid.createVolume", **{**PAIR, "level": "RAID0"}), RAID, "volumes: 2"),
+        (asked("raid.createVolume", **{**PAIR, "drives": ["D1"]}), RAID, "volumes: 2"),
+        (asked("raid.createVolume", **PAIR, name="other"), RAID, "volumes: 2"),
+        (asked("raid.createVolume", **PAIR), {**RAID, "volumes": []}, "volumes: none"),
+        (asked("raid.deleteVolume", controller="C", volume="data"), RAID, "volumes: 2"),
+        (asked("raid.deleteVolume", controller="C", volume="1"), {**RAID, "unread": ["x"]}, "volumes: 2"),
+        (asked("raid.deleteVolume", controller="C", volume="1"), {**RAID, "controllers": []}, "volumes: 2"),
         (asked("power.setPower", action="reset"), OperationError(ErrorCode.UNREACHABLE, "no route"), "no route"),
     ],
 )

@@ -151,3 +151,77 @@ def test_a_key_from_systemd_goes_before_the_file(
 def test_an_unusable_reference_is_refused(ref: str, vault: Vault) -> None:
     with pytest.raises(VaultError, match="no credential reference"):
         vault.set(ref, "u", PASSWORD)
+
+
+# Machines that have a password of their own under a shared reference
+
+
+def test_a_rotated_machine_has_its_own_and_the_others_the_shared_one(vault: Vault, folder: Path) -> None:
+    vault.set("rack", "root", PASSWORD)
+    vault.set("next", "root", Secret("rotated-p4ssword"))
+    new = vault.lookup("next")
+    assert new is not None
+    vault.stage("rack", "node_1", new)
+    assert vault.is_staged("rack", "node_1")
+    assert not vault.is_staged("rack", "node_2")
+    staged, present = vault.staged("rack", "node_1"), vault.lookup("rack", "node_1")
+    assert staged is not None
+    assert present is not None
+    assert (staged.password, staged.version) == (new.password, new.version)
+    assert present.password == PASSWORD
+    vault.promote("rack", "node_1")
+    own, shared, other = vault.lookup("rack", "node_1"), vault.lookup("rack"), vault.lookup("rack", "node_2")
+    assert own is not None
+    assert shared is not None
+    assert (own.password, own.user) == (new.password, "root")
+    assert shared.password == PASSWORD
+    assert other == shared
+    assert own.version not in (shared.version, new.version)
+    assert vault.origin("rack", "node_1") == new.version
+    assert vault.origin("rack", "node_2") is None
+    assert not vault.is_staged("rack", "node_1")
+    assert [(entry.ref, entry.machines) for entry in vault.list()] == [("next", []), ("rack", ["node_1"])]
+    assert b"rotated" not in (folder / "vault.json").read_bytes()
+
+
+def test_a_withdrawn_password_leaves_the_present_one(vault: Vault) -> None:
+    vault.set("rack", "root", PASSWORD)
+    vault.set("next", "root", Secret("rotated-p4ssword"))
+    new = vault.lookup("next")
+    assert new is not None
+    vault.stage("rack", "node_1", new)
+    vault.discard("rack", "node_1")
+    found = vault.lookup("rack", "node_1")
+    assert found is not None
+    assert found.password == PASSWORD
+    assert vault.staged("rack", "node_1") is None
+    vault.promote("rack", "node_1")
+    assert vault.origin("rack", "node_1") is None
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_what_an_operator_sets_or_removes_holds_for_every_machine(removed: bool, vault: Vault) -> None:
+    vault.set("rack", "root", PASSWORD)
+    new = vault.lookup("rack")
+    assert new is not None
+    vault.stage("rack", "node_1", new)
+    vault.promote("rack", "node_1")
+    vault.stage("rack", "node_2", new)
+    own = vault.lookup("rack", "node_1")
+    if removed:
+        assert vault.remove("rack")
+        assert vault.lookup("rack", "node_1") is None
+    else:
+        vault.set("rack", "root", Secret("set-by-hand"))
+        found = vault.lookup("rack", "node_1")
+        assert found is not None
+        assert found.password == Secret("set-by-hand")
+    assert not vault.is_staged("rack", "node_2")
+    # A version never comes back, so that a refused password is not taken for a new one.
+    vault.set("rack", "root", PASSWORD)
+    vault.stage("rack", "node_1", new)
+    vault.promote("rack", "node_1")
+    again = vault.lookup("rack", "node_1")
+    assert own is not None
+    assert again is not None
+    assert own.version != again.version
