@@ -1,13 +1,22 @@
-"""How an operation ends at a peer: a row of a table that a test holds against that peer."""
+"""How an operation ends: as a value, and as a row of a table that a test holds against a peer."""
 
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from drivers import GivenPassword
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, OperationError
 from protocol.secret import Secret
 
-__all__ = ["Ends", "refuses", "shows"]
+__all__ = ["Ends", "ended", "refuses", "shows"]
+
+
+async def ended(doing: Awaitable[Mapping[str, Any]]) -> Mapping[str, Any] | OperationError:
+    """The operation's result, or the error that it ended in."""
+    try:
+        return await doing
+    except OperationError as error:
+        return error
 
 
 @dataclass(frozen=True)
@@ -23,6 +32,12 @@ class Ends:
     def rotation(self) -> GivenPassword | None:
         """The new password, for the operation that takes one."""
         return GivenPassword(Secret("N3w-Pa55word")) if "newCredentialRef" in self.arguments else None
+
+    def is_met_by(self, end: Mapping[str, Any] | OperationError) -> bool:
+        """Whether the operation has ended so."""
+        if isinstance(end, OperationError):
+            return end.code is self.code and self.words in str(end)
+        return self.code is None and {key: end[key] for key in self.shows} == self.shows
 
 
 def shows(arguments: dict[str, Any] | None = None, /, **known: Any) -> Ends:

@@ -1,4 +1,4 @@
-"""How each operation of the IPMI driver ends at OpenIPMI's `ipmi_sim`; `test_peer.py` holds it against the real one."""
+"""How each operation of the IPMI driver ends at OpenIPMI's `ipmi_sim`; `test_peer.py` holds it against that one."""
 
 from tests.drivers.ends import Ends, refuses, shows
 

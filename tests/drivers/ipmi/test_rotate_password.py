@@ -171,6 +171,7 @@ async def test_after_a_crash_one_of_the_kept_passwords_holds(site: Site, place: 
         assert new or await later.takes_login(site.target, timeout=10)
 
 
+@pytest.mark.case("B34")
 async def test_b34_the_old_password_is_refused_here_and_not_shown_to_the_bmc_again(site: Site) -> None:
     await rotate(site, Keeper())
     await site.drivers.connections.aclose()

@@ -1,4 +1,4 @@
-"""Every operation of the Redfish driver, with arguments that suit the BMC before it: for tests that go through all."""
+"""Every operation of the Redfish driver, with arguments that suit the BMC before it: for tests of them all."""
 
 import json
 from collections.abc import Mapping
@@ -143,7 +143,7 @@ async def _rotate_password(bmc: Bench) -> dict[str, Any]:
 
 
 async def _bios_change(bmc: Bench) -> dict[str, Any]:
-    """Another choice for the first attribute that has one and may be changed; by its value alone without a registry."""
+    """Another choice for the first attribute that has one and may be changed; without a registry by its value."""
     attributes = (await _read(bmc, "bios.getBios")).get("attributes", [])
     for attribute in attributes:
         others = [choice for choice in attribute["choices"] if choice != attribute["value"]]

@@ -1,7 +1,7 @@
 """Our Redfish server after the driver has changed all that it can: what came of it is still true to the schemas.
 
-Settings objects that wait, tasks, volumes, subscriptions, certificates, inserted images: DMTF's service validator, which
-nobody here wrote, judges them.
+Settings objects that wait, tasks, volumes, subscriptions, certificates, inserted images: DMTF's service validator,
+which nobody here wrote, judges them.
 """
 
 import asyncio

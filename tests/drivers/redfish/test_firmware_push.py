@@ -418,12 +418,20 @@ async def test_a_push_whose_answer_is_lost_is_found_again_and_never_resent(image
 
 
 @without_waiting
-async def test_a_push_that_meets_an_ended_session_is_not_sent_again_by_itself(image: Path) -> None:
+async def test_a_push_that_meets_an_ended_session_is_sent_once_more(image: Path) -> None:
+    """The refusal proves that nothing was done with the first one."""
+    refused = FaultRule(method="POST", path=FORM, status=401, count=1)
+    async with bench(faults=[refused]) as bmc:
+        await bmc(UPDATE, update_of(image))
+        assert len(pushes(bmc)) == 2
+
+
+async def test_a_push_that_is_refused_again_is_given_up(image: Path) -> None:
     refused = FaultRule(method="POST", path=FORM, status=401)
     async with bench(faults=[refused]) as bmc:
         error = await bmc.fails(UPDATE, update_of(image))
         assert error.code is ErrorCode.AUTH_FAILED
-        assert len(pushes(bmc)) == 1
+        assert len(pushes(bmc)) == 2
 
 
 async def test_an_image_of_any_size_takes_no_memory(tmp_path: Path) -> None:

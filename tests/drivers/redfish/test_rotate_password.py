@@ -362,6 +362,7 @@ async def test_a_process_that_ends_at_any_request_leaves_a_password_that_holds(m
 # Repeating it
 
 
+@pytest.mark.case("B34")
 @without_waiting
 async def test_b34_a_rotation_that_was_done_before_is_found_by_one_try_of_the_new_password() -> None:
     async with bench(options=ServiceOptions(lockout_after=3)) as bmc:
@@ -373,6 +374,7 @@ async def test_b34_a_rotation_that_was_done_before_is_found_by_one_try_of_the_ne
         assert len(bmc.requests("POST", SESSIONS)) == 2
 
 
+@pytest.mark.case("B34")
 @without_waiting
 async def test_b34_a_wrong_password_is_shown_once_and_blocks_every_caller_until_it_changes() -> None:
     async with bench(options=ServiceOptions(lockout_after=3)) as bmc:
@@ -385,6 +387,7 @@ async def test_b34_a_wrong_password_is_shown_once_and_blocks_every_caller_until_
         assert not bmc.bmc.state.is_locked(USER)
 
 
+@pytest.mark.case("B34")
 @without_waiting
 async def test_b34_a_cached_session_does_not_stand_for_a_password() -> None:
     """The old session still serves after the change; a caller with the new password has one of its own."""
