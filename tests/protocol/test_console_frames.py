@@ -56,6 +56,7 @@ def test_an_end_carries_its_reason_in_words() -> None:
         b"\x01" + b"\xff" * 34,
         b"\x01" + b"A" * 26 + bytes(8),
     ],
+    ids=["empty", "short", "too much data", "unknown kind", "no text", "no id"],
 )
 def test_what_is_no_frame_is_refused(message: bytes) -> None:
     with pytest.raises(ProtocolError):
