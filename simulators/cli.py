@@ -7,6 +7,7 @@ import click
 # Command name: the module that holds it, its object there, and the line that `--help` shows of it.
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "redfish": ("simulators.redfish.cli", "redfish", "Serve one or many simulated Redfish BMCs."),
+    "machine": ("simulators.machine.cli", "machine", "Run a virtual machine behind a Redfish and IPMI BMC."),
     "ipmi": ("simulators.ipmi.cli", "ipmi", "Serve one or many simulated IPMI BMCs."),
 }
 

@@ -3,11 +3,15 @@
 # Usage: debian-packages.sh PURPOSE   (python, demo, test, bench, deb)
 set -eu
 
+machine="qemu-system-x86 qemu-utils ovmf seabios ipxe-qemu"
+boot_media="grub-common grub-pc-bin grub-efi-amd64-bin xorriso mtools cpio busybox-static"
+disk_tools="fdisk gdisk dosfstools xfsprogs btrfs-progs mdadm"
+
 case "$1" in
 python) packages="python3-venv" ;;
 demo) packages="openipmi ipmitool" ;;
-test) packages="openipmi ipmitool openssh-server postgresql" ;;
-bench) packages="ipmitool postgresql" ;;
+test) packages="openipmi ipmitool openssh-server postgresql $machine $boot_media $disk_tools" ;;
+bench) packages="ipmitool postgresql curl zstd" ;;
 deb) packages="mmdebstrap systemd-container" ;;
 *)
     echo "unknown purpose: $1" >&2
@@ -20,6 +24,9 @@ stand_in() {
     openipmi) echo "our own IPMI peer stands in for ipmi_sim" ;;
     openssh-server) echo "the SSH console is tried against our own servers only" ;;
     ipmitool) echo "what is held against ipmitool is left out" ;;
+    qemu-system-x86 | ovmf | seabios | ipxe-qemu) echo "no virtual machine is booted" ;;
+    qemu-utils | fdisk | gdisk | dosfstools | xfsprogs | btrfs-progs | mdadm) echo "what is held against it is left out" ;;
+    grub-* | xorriso | mtools | cpio | busybox-static) echo "no boot medium is made" ;;
     mmdebstrap | systemd-container) echo "the packages are built, but not tried in a clean Debian" ;;
     postgresql) echo "the tests on PostgreSQL are left out; SQLite is still tested" ;;
     *) echo "this target needs it" ;;

@@ -1,7 +1,7 @@
 """DMTF's protocol validator with its tests of server-sent events. Run by the Python of `.peers`, as the validator is.
 
-The released validator leaves its look-up of the stream out: its reader takes a stream that is silent for a while for a
-broken one. Here it is told the stream's address; whoever runs this keeps events coming.
+The released validator leaves its look-up of the stream out: its reader takes a stream that is silent for a while for
+a broken one. Here it is told the stream's address; whoever runs this keeps events coming.
 """
 
 import sys

@@ -45,9 +45,7 @@ boot
 
 def tiny_iso(name: str) -> Path:
     """A hybrid ISO for BIOS and UEFI whose guest tells `from={name}`. Skips where it cannot be made."""
-    missing = [package for program, package in PROGRAMS.items() if shutil.which(program) is None]
-    if missing:
-        pytest.skip(f"no tiny guest: install {' '.join(missing)}")
+    look_for_programs()
     iso = FOLDER / f"{name}.iso"
     if not iso.exists():
         FOLDER.mkdir(parents=True, exist_ok=True)
@@ -61,6 +59,25 @@ def tiny_iso(name: str) -> Path:
             subprocess.run(["grub-mkrescue", "-o", str(made), str(root)], check=True, capture_output=True)
             made.replace(iso)
     return iso
+
+
+def tiny_files() -> tuple[Path, Path]:
+    """The guest's kernel and its initramfs, for boot loaders that fetch them. Skips where they cannot be made."""
+    look_for_programs()
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    image = FOLDER / "initrd.gz"
+    if not image.exists():
+        with tempfile.TemporaryDirectory(dir=FOLDER) as work:
+            made = Path(work) / "made"
+            made.write_bytes(initrd(Path(work) / "initrd"))
+            made.replace(image)
+    return kernel(), image
+
+
+def look_for_programs() -> None:
+    missing = [package for program, package in PROGRAMS.items() if shutil.which(program) is None]
+    if missing:
+        pytest.skip(f"no tiny guest: install {' '.join(missing)}")
 
 
 def kernel() -> Path:
