@@ -4,12 +4,12 @@ import base64
 import contextlib
 import html
 import json
-from collections.abc import Iterator
-from urllib.parse import quote, quote_plus
+from collections.abc import Iterator, Mapping
+from urllib.parse import quote, quote_plus, unquote, urlsplit
 
 from protocol.errors import BmcMessage, OperationError
 
-__all__ = ["conceal", "forms_of", "holds_any"]
+__all__ = ["conceal", "forms_of", "hidden", "holds_any", "secrets_in"]
 
 _SHORTEST = 4
 """A shorter secret is a part of many innocent words, so that the BMC's whole text is left out instead."""
@@ -35,6 +35,32 @@ def forms_of(secret: str) -> tuple[str, ...]:
 def holds_any(words: str, secrets: tuple[str, ...]) -> bool:
     """Whether a text repeats one of the secrets in some form."""
     return any(form in words for secret in secrets if secret for form in forms_of(secret))
+
+
+def secrets_in(value: object) -> tuple[str, ...]:
+    """What the addresses in an operation's arguments hold that nobody else may read: their passwords, and what
+    follows a `?`, which may be one (a signed address). `value`: any JSON value."""
+    found: list[str] = []
+    if isinstance(value, str) and "://" in value:
+        with contextlib.suppress(ValueError):
+            parts = urlsplit(value.strip())
+            if parts.password:
+                found += [unquote(parts.password), parts.password]
+            if parts.query:
+                found.append(f"?{parts.query}")
+    elif isinstance(value, Mapping):
+        found = [secret for item in value.values() for secret in secrets_in(item)]
+    elif isinstance(value, list | tuple):
+        found = [secret for item in value for secret in secrets_in(item)]
+    return tuple(dict.fromkeys(found))
+
+
+def hidden(words: str, *secrets: str) -> str:
+    """A text without the secrets; one that is too short to be told from other words is not looked for."""
+    for secret in secrets:
+        if len(secret) >= _SHORTEST:
+            words = _without(words, secret)
+    return words
 
 
 def conceal(error: OperationError, *secrets: str) -> None:

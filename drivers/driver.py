@@ -42,6 +42,14 @@ def no_listener(_message: str, _percent: float | None) -> None:
     """Progress that nobody listens to."""
 
 
+@dataclass(slots=True)
+class Heard:
+    """What a machine has said in one operation, so that none can fill the memory."""
+
+    large_bytes: int = 0
+    """Of the answers that are larger than any ordinary one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """One operation under way: how long it may still take, and who hears of its progress.
@@ -55,6 +63,7 @@ class Call:
     progress: ProgressListener = no_listener
     observed: dict[str, str] = field(default_factory=dict)
     rotation: Rotation | None = field(default=None, repr=False)
+    heard: Heard = field(default_factory=Heard, repr=False)
 
     @property
     def remaining(self) -> float:

@@ -14,7 +14,7 @@ from typing import Any, cast
 import msgspec
 
 from drivers.breaker import Breaker
-from drivers.concealment import conceal
+from drivers.concealment import conceal, hidden, secrets_in
 from drivers.connections import Connections
 from drivers.detect import detect
 from drivers.driver import Call, Driver, Environment, FileOffers, ProgressListener, method_name, no_listener
@@ -90,10 +90,13 @@ class Turn:
         operation = self._operation
         seconds = operation.timeout if timeout is None else timeout
         deadline = asyncio.get_running_loop().time() + seconds
-        call = Call(operation.id, deadline, progress or no_listener, rotation=rotation)
+        secrets = [self._target.secret.reveal(), *secrets_in(msgspec.to_builtins(checked))]
+        if rotation is not None:
+            secrets.append(rotation.secret.reveal())
+        call = Call(operation.id, deadline, _without_secrets(progress, secrets), rotation=rotation)
         try:
             async with asyncio.timeout(seconds + _GRACE):
-                result = await self._call(checked, call)
+                result = await self._call(checked, call, secrets)
         except TimeoutError:
             once = repeat is Repeat.ONCE
             raise OperationError(
@@ -101,13 +104,12 @@ class Turn:
                 f"{operation.id} on {self._target.address} did not end within {seconds:g} s"
                 + ("; it may have happened: read the machine's state before repeating it" if once else ""),
             ) from None
-        return Reply(msgspec.to_builtins(result), call.observed)
+        observed = {key: hidden(seen, *secrets) for key, seen in call.observed.items()}
+        return Reply(msgspec.to_builtins(result), observed)
 
-    async def _call(self, arguments: Arguments, call: Call) -> object:
+    async def _call(self, arguments: Arguments, call: Call, secrets: list[str]) -> object:
+        """What the driver answers. No error holds one of the secrets, whatever the machine repeats."""
         name = method_name(self._operation)
-        secrets = [self._target.secret.reveal()]
-        if call.rotation is not None:
-            secrets.append(call.rotation.secret.reveal())
         try:
             driver = await self._drivers.driver_for(self._target)
             handler = driver.concerns.get(self._operation.concern)
@@ -195,17 +197,33 @@ class Drivers:
         Raises OperationError BUSY when the lane is not free within `wait` seconds.
         """
         row = find(operation)
+        # A console has a session of its own, and is wanted most while a long change is under way.
+        beside = row.repeat_for(arguments) is Repeat.READ or row.concern is Concern.CONSOLE
+        async with self._held(target, row.id, wait, beside=beside, exclusive=row.exclusive):
+            yield Turn(self, target, row)
+
+    @contextlib.asynccontextmanager
+    async def hold(self, target: Target, what_for: str, *, wait: float | None = None) -> AsyncIterator[None]:
+        """Waits for the machine's lane, and keeps every change of it away: for what is done to it without a driver.
+
+        Raises OperationError BUSY as `turn` does.
+        """
+        async with self._held(target, what_for, wait, beside=False, exclusive=False):
+            yield
+
+    @contextlib.asynccontextmanager
+    async def _held(
+        self, target: Target, what_for: str, wait: float | None, *, beside: bool, exclusive: bool
+    ) -> AsyncIterator[None]:
         lane = self._lanes.get(target.lane_key)
         if lane is None:
             lane = self._lanes[target.lane_key] = _Lane(asyncio.Lock(), asyncio.Semaphore(_READS_PER_MACHINE))
         lane.users += 1
         try:
-            # A console has a session of its own, and is wanted most while a long change is under way.
-            beside = row.repeat_for(arguments) is Repeat.READ or row.concern is Concern.CONSOLE
-            places = _places(lane, row, beside=beside)
-            await _acquire(places, None if lane.users == 1 else wait, row, target)
+            places = _places(lane, beside=beside, exclusive=exclusive)
+            await _acquire(places, None if lane.users == 1 else wait, what_for, target)
             try:
-                yield Turn(self, target, row)
+                yield
             finally:
                 for place in places:
                     place.release()
@@ -248,6 +266,13 @@ class Drivers:
         return load(name)
 
 
+def _without_secrets(progress: ProgressListener | None, secrets: list[str]) -> ProgressListener:
+    """The listener, told of everything but the secrets: some of the words are the machine's own."""
+    if progress is None:
+        return no_listener
+    return lambda message, percent: progress(hidden(message, *secrets), percent)
+
+
 def _checked(operation: Operation, arguments: Mapping[str, object]) -> Arguments:
     """Raises OperationError INVALID_ARGUMENT that names every fault, so that nobody waits to hear the next one."""
     checked, issues = check(operation.arguments, dict(arguments))
@@ -260,18 +285,18 @@ def _checked(operation: Operation, arguments: Mapping[str, object]) -> Arguments
     return checked
 
 
-def _places(lane: _Lane, operation: Operation, *, beside: bool) -> list[asyncio.Lock | asyncio.Semaphore]:
+def _places(lane: _Lane, *, beside: bool, exclusive: bool) -> list[asyncio.Lock | asyncio.Semaphore]:
     """What an operation holds while it is under way; always in this order, so that two never wait for each other.
 
-    `beside`: it may go on beside a change.
+    `beside`: it may go on beside a change. `exclusive`: nothing may go on beside it.
     """
     if beside:
         return [lane.reads]
-    return [lane.change, *([lane.reads] * _READS_PER_MACHINE if operation.exclusive else [])]
+    return [lane.change, *([lane.reads] * _READS_PER_MACHINE if exclusive else [])]
 
 
 async def _acquire(
-    places: list[asyncio.Lock | asyncio.Semaphore], wait: float | None, operation: Operation, target: Target
+    places: list[asyncio.Lock | asyncio.Semaphore], wait: float | None, what_for: str, target: Target
 ) -> None:
     """Waits for its turn, first come, first served; `wait` None has no end."""
     held: list[asyncio.Lock | asyncio.Semaphore] = []
@@ -287,7 +312,7 @@ async def _acquire(
             raise
         raise OperationError(
             ErrorCode.BUSY,
-            f"{operation.id} waited {wait:g} s while other operations on {target.address} were under way; "
+            f"{what_for} waited {wait:g} s while other operations on {target.address} were under way; "
             "nothing was sent",
         ) from None
 

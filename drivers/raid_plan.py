@@ -7,7 +7,7 @@ import msgspec
 from protocol.errors import ErrorCode, Issue, OperationError
 from protocol.shapes.raid import PlanStep, RaidLevel, RaidVolume, SpareKind, VolumeSpec
 
-__all__ = ["Keep", "Make", "Plan", "Spare", "bytes_wanted", "is_size"]
+__all__ = ["Keep", "Make", "Plan", "Spare", "bytes_wanted", "is_size", "tell_progress"]
 
 _GIB = 1 << 30
 _TOLERANCE = 0.01
@@ -106,6 +106,23 @@ class Plan:
                 for spare in self.spare
             ),
         ]
+
+
+def tell_progress(error: OperationError, plan: Plan, done: list[PlanStep]) -> None:
+    """Adds to the failure of a step how far the plan went, in words and as `done` and `notDone` in its details.
+
+    A volume that is deleted by then is gone: whoever reads only the message must learn of it.
+    """
+    rest = [step for step in plan.steps() if step.act != "keep" and step not in done]
+    parts = (("done", done), ("not done", rest))
+    told = [f"{words}: {', '.join(map(_said, steps))}" for words, steps in parts if steps]
+    error.message = "; ".join([error.message, *told])
+    error.args = (error.message,)
+    error.details = {**error.details, "done": msgspec.to_builtins(done), "notDone": msgspec.to_builtins(rest)}
+
+
+def _said(step: PlanStep) -> str:
+    return f"{step.act} {step.volume} ({step.detail})"
 
 
 def bytes_wanted(spec: VolumeSpec) -> int | None:

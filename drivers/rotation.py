@@ -196,13 +196,20 @@ class _Change:
         self.call.progress(f"giving {self.user} its new password", None)
         try:
             sent = await write()
-        except OperationError:
-            await self.rotation.withdrawn()
-            raise
+        except OperationError as error:
+            if not self._old_has_ended(error):
+                await self.rotation.withdrawn()
+                raise
+            sent = Sent(unsure=error)
         # The BMC was given this very password: that it refused it before says nothing any more.
         self.environment.breaker.forgive(self.new)
         await asyncio.sleep(min(self.pause if sent.unsure is None else _UNSURE_SECONDS, self.call.remaining))
         return await self._settle(sent)
+
+    def _old_has_ended(self, error: OperationError) -> bool:
+        """Whether the BMC took the old password before the change was sent, and refuses it now: then the change may
+        have been done, whatever it was answered (a BMC may end the session that it is answering in)."""
+        return self.own and error.code in _REFUSED and self.environment.breaker.is_blocked(self.old)
 
     async def _settle(self, sent: Sent) -> RotatePasswordResult:
         """The new password, and where it is refused the old one: each is shown to the BMC once."""

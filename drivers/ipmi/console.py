@@ -188,15 +188,11 @@ class SolStream:
         return data
 
     async def write(self, data: bytes) -> None:
-        while self._ending is None and self._link.pending > _MOST_UNTYPED:
-            await self._await_change()
-        if self._ending is not None:
-            raise gone(self._ending)
+        await self._await_room()
         self._send(self._link.type(data, self._clock()))
 
     async def send_break(self) -> None:
-        if self._ending is not None:
-            raise gone(self._ending)
+        await self._await_room()
         self._send(self._link.send_break(self._clock()))
 
     async def aclose(self) -> None:
@@ -240,6 +236,13 @@ class SolStream:
                 # A packet that cannot leave is repeated like one that was lost.
                 self._line.send_sol(payload)
         self._work.set()
+
+    async def _await_room(self) -> None:
+        """Returns when little enough waits to be typed. Raises OperationError when the console is over."""
+        while self._ending is None and self._link.pending > _MOST_UNTYPED:
+            await self._await_change()
+        if self._ending is not None:
+            raise gone(self._ending)
 
     async def _await_change(self) -> None:
         self._changed.clear()

@@ -47,6 +47,7 @@ class Session:
         self._sequence = 0
         self._rq_seq = 0
         self._newest = 0
+        self._newest_sol = 0
         self._seen = 0
         self._outstanding: tuple[int, int, int] | None = None
 
@@ -78,6 +79,8 @@ class Session:
             if not self._fresh(packet.sequence):
                 raise PacketError("a packet that came before")
             if packet.payload_type == PayloadType.SOL:
+                if not self._overtakes(packet.sequence):
+                    raise PacketError("a console packet that a later one has overtaken")
                 return SolPayload(payload)
             if packet.payload_type != PayloadType.IPMI:
                 raise PacketError(f"payload type {packet.payload_type:#04x} inside a session")
@@ -95,6 +98,15 @@ class Session:
         # Zero means "outside a session", so the number skips it when it wraps.
         self._sequence = (self._sequence + 1) % _NUMBERS or 1
         return sealed_packet(self._keys, payload_type, self.bmc_id, self._sequence, payload)
+
+    def _overtakes(self, sequence: int) -> bool:
+        """Whether a SOL packet is the newest one so far. SOL numbers run from 1 to 15 only, and its packets are
+        repeated: an early sending that comes late would be taken for new characters. What was not acknowledged comes
+        again."""
+        if self._newest_sol and (sequence - self._newest_sol) % _NUMBERS >= _NUMBERS // 2:
+            return False
+        self._newest_sol = sequence
+        return True
 
     def _fresh(self, sequence: int) -> bool:
         """Whether this number was not seen before and is not too old; remembers it."""

@@ -58,9 +58,9 @@ class SolLink:
 
     @property
     def pending(self) -> int:
-        """Characters that the BMC has not taken yet."""
+        """Characters that the BMC has not taken yet; a break counts as one."""
         waiting = len(self._waiting.packet.characters) if self._waiting is not None else 0
-        return waiting + sum(len(part) for part in self._typed if part is not None)
+        return waiting + sum(1 if part is None else len(part) for part in self._typed)
 
     def type(self, characters: bytes, now: float) -> list[bytes]:
         """Puts characters behind those that wait; the payloads to send now."""

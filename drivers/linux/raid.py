@@ -8,8 +8,6 @@ import asyncio
 import uuid
 from dataclasses import dataclass, field
 
-import msgspec
-
 from drivers.driver import Call
 from drivers.linux.block_device import BlockDevice
 from drivers.linux.connection import LinuxConnection
@@ -18,7 +16,7 @@ from drivers.linux.disks import read_disks
 from drivers.linux.host import Host
 from drivers.linux.kernel_partitions import forget_partitions
 from drivers.linux.raid_reading import CONTROLLER, Array, MdReading, read_arrays, reading_of
-from drivers.raid_plan import Make, Plan, Spare
+from drivers.raid_plan import Make, Plan, Spare, tell_progress
 from drivers.raid_planning import plan
 from protocol.errors import ErrorCode, OperationError
 from protocol.shapes import Nothing
@@ -148,12 +146,7 @@ class _Run:
                 await self._do(act)
                 self.done.append(step)
         except OperationError as error:
-            rest = [step for step in steps if step not in self.done]
-            error.details = {
-                **error.details,
-                "done": [msgspec.to_builtins(step) for step in self.done],
-                "notDone": [msgspec.to_builtins(step) for step in rest],
-            }
+            tell_progress(error, self.way, self.done)
             raise
         return ApplyRaidResult(
             plan=self.way.steps(),

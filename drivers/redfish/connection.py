@@ -30,6 +30,10 @@ _EXCHANGE_SECONDS = 60.0
 _READ_PATIENCE = 60.0
 _PATIENCE = 20.0
 _CLOSE_SECONDS = 5.0
+_ORDINARY_BYTES = 256 * 1024
+"""Of one answer; registries, and collections with their members in them, are larger, by a few MiB together."""
+_MOST_LARGE_BYTES = 64 * 1024 * 1024
+"""Of the larger answers of one operation together: they may all be held at once."""
 _LOOK_SECONDS = 10.0
 """Of an operation's time, what is kept back from a change so that its effect can still be looked at."""
 
@@ -120,6 +124,7 @@ class RedfishConnection:
                 continue
             status = answer.status
             if 200 <= status < 300:
+                self._weigh(answer, call)
                 if logged_in_again:
                     await self._learn_session_timeout(call)
                 return answer
@@ -343,6 +348,18 @@ class RedfishConnection:
         if refused.code is ErrorCode.LICENSE_REQUIRED:
             self._licences.note(answer.method, answer.path, refused)
         return refused
+
+    def _weigh(self, answer: Answer, call: Call) -> None:
+        """Raises OperationError BMC_ERROR where one operation has been told more than any BMC has to tell."""
+        if len(answer.body) <= _ORDINARY_BYTES:
+            return
+        call.heard.large_bytes += len(answer.body)
+        if call.heard.large_bytes > _MOST_LARGE_BYTES:
+            raise OperationError(
+                ErrorCode.BMC_ERROR,
+                f"GET {answer.path}: {self.endpoint} has sent more than {_MOST_LARGE_BYTES >> 20} MiB of large "
+                "answers for one operation: is this address a BMC's?",
+            )
 
     def check_licence(self, method: str, path: str) -> None:
         """Raises the refusal that a request met a while ago for want of a licence."""

@@ -7,7 +7,7 @@ BMCs leave out what is required, send null for lists, objects for lists and numb
 import math
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeGuard
 from urllib.parse import quote
 
 __all__ = [
@@ -40,6 +40,7 @@ _PLAIN = re.compile(r"[\x21-\x7e]+")
 _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _SAFE = "/%:@!$&'()*+,;=~?-._[]|"
 _LONGEST_TEXT = 4096
+_LONGEST_LINK = 2048
 
 
 def dig(value: object, *keys: str) -> Any:
@@ -101,7 +102,7 @@ def link(value: object, *keys: str) -> str | None:
         found = found[0] if found else None
     if isinstance(found, dict):
         found = found.get("@odata.id") or found.get("href")
-    return path_of(found) if isinstance(found, str) and found.strip() else None
+    return path_of(found) if _leads_somewhere(found) else None
 
 
 def links(value: object, *keys: str) -> list[str]:
@@ -136,7 +137,12 @@ def action(value: object, name: str) -> Document | None:
 def link_target(found: Document) -> str | None:
     """Where an action is sent to."""
     target = found.get("target")
-    return path_of(target) if isinstance(target, str) and target.strip() else None
+    return path_of(target) if _leads_somewhere(target) else None
+
+
+def _leads_somewhere(found: object) -> TypeGuard[str]:
+    """Whether a value can be a link; none is endless, and errors repeat it."""
+    return isinstance(found, str) and bool(found.strip()) and len(found) <= _LONGEST_LINK
 
 
 def action_info_uri(found: Document) -> str | None:

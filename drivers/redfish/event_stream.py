@@ -5,10 +5,13 @@ The form is that of the HTML standard (9.2, "Server-sent events"), which DSP0266
 
 from dataclasses import dataclass
 
-__all__ = ["LARGEST_EVENT", "EventStream", "StreamedEvent"]
+__all__ = ["LARGEST_EVENT", "LONGEST_RETRY", "EventStream", "StreamedEvent"]
 
 LARGEST_EVENT = 1024 * 1024
 """Bytes of one event; a larger one is let pass by unread."""
+
+LONGEST_RETRY = 3600.0
+"""Seconds; a BMC that wants to be left alone for longer is asked again all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,7 @@ class EventStream:
         self.last_id: str | None = None
         self.retry: float | None = None
         """Seconds that the BMC wants between two connections, where it has said so."""
-        self._rest = b""
+        self._rest = bytearray()
         self._data: list[str] = []
         self._size = 0
         self._too_large = self._lost = False
@@ -40,10 +43,16 @@ class EventStream:
             chunk, self._after_return = chunk.removeprefix(b"\n"), False
         if chunk:
             self._after_return = chunk.endswith(b"\r")
-        *lines, self._rest = (self._rest + chunk).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        first, *others = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        # Put behind what is there, which is not looked through again: a long line may come in many small pieces.
+        self._rest += first
+        lines: list[bytes] = []
+        if others:
+            lines = [bytes(self._rest), *others[:-1]]
+            self._rest = bytearray(others[-1])
         if len(self._rest) > LARGEST_EVENT:
             # A line without an end; what comes of it later is taken for a field that nobody knows.
-            self._rest, self._too_large = b":", True
+            self._rest, self._too_large = bytearray(b":"), True
         return [event for line in lines if (event := self._line(line)) is not None]
 
     def _line(self, raw: bytes) -> StreamedEvent | None:
@@ -63,7 +72,7 @@ class EventStream:
         elif field == "id" and "\0" not in value:
             self.last_id = value[:200] or None
         elif field == "retry" and value.isdecimal() and len(value) < 9:
-            self.retry = int(value) / 1000
+            self.retry = min(int(value) / 1000, LONGEST_RETRY)
         return None
 
     def _end(self) -> StreamedEvent | None:

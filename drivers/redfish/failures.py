@@ -63,6 +63,13 @@ class Refused(OperationError):
         """Whether the BMC itself said no. A bare server error may come from one that did it."""
         return self.status < 500 or (self.status == 503 and (self.wait is not None or bool(self.notes)))
 
+    def as_lost(self) -> NoAnswer:
+        """The same as no answer at all, where it is not `certainly_not_done`: look at the machine before anything
+        else."""
+        lost = NoAnswer(ErrorCode.OUTCOME_UNKNOWN, self.message, bmc=self.bmc, details=self.details)
+        lost.__cause__ = self
+        return lost
+
     @classmethod
     def from_answer(cls, status: int, notes: list[Note], about: str, wait: float | None = None) -> "Refused":
         """The error for a status and its messages: its code says what the caller can do next."""

@@ -184,7 +184,7 @@ class Update:
     def _not_seen(self, verdict: Verdict, ending: Ending, lost: OperationError | None) -> OperationError:
         expected = self._order.expected
         runs = f"what runs is {show(verdict.after)}" if verdict.after else "no version has changed"
-        wanted = f", not {expected}" if expected is not None else ""
+        wanted = "" if expected is None else f", not {expected}" if verdict.after else f" ({expected} was expected)"
         if lost is not None:
             unknown = self._error(
                 ErrorCode.OUTCOME_UNKNOWN,

@@ -22,7 +22,7 @@ from drivers.redfish.certificate_request import (
 )
 from drivers.redfish.connection import RedfishConnection
 from drivers.redfish.document import Document, action, action_info_uri, dig, link, link_target, links
-from drivers.redfish.failures import NoAnswer
+from drivers.redfish.failures import NoAnswer, Refused
 from drivers.redfish.tasks import Outcome, follow_task, task_named_by, words_about
 from drivers.redfish.vendors import OemCertificate
 from drivers.redfish.walking import each, read_collection
@@ -161,6 +161,11 @@ class HttpsCertificates:
         except NoAnswer as failure:
             # A web server that restarts with its new certificate may cut its own answer off.
             return failure
+        except Refused as refused:
+            # Or what stands before it says 502.
+            if refused.certainly_not_done:
+                raise
+            return refused.as_lost()
 
     async def _until_served(self, wanted: str, call: Call) -> bool:
         """Whether the handshake comes to show it; a BMC that lists it and goes on showing the old one is not waited

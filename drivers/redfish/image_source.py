@@ -202,6 +202,13 @@ def _ended(name: str, why: str) -> OperationError:
 
 
 def _words(error: BaseException) -> str:
+    if isinstance(error, aiohttp.TooManyRedirects):
+        return "its server redirects again and again"
+    if isinstance(error, (aiohttp.InvalidURL, aiohttp.RedirectClientError, aiohttp.NonHttpUrlClientError)):
+        # The address itself is not repeated: it may hold a password.
+        return "its server redirects to what is no address that can be fetched from"
+    if isinstance(error, aiohttp.ClientResponseError):
+        return f"its server answers with no proper HTTP ({error.message or error.status})"
     cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
     if isinstance(cause, OSError) and cause.strerror:
         return cause.strerror

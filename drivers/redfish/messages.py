@@ -35,6 +35,8 @@ _INFO = "@Message.ExtendedInfo"
 _LIMIT = 20
 _DEEPEST = 4
 _LONGEST_ID = 200
+_MOST_NAMES, _LONGEST_NAME = 256, 1_000
+"""Of one message: what is searched for paths must not be endless."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,5 +259,5 @@ def _listed(value: Any, about: str = "", depth: int = 0) -> Iterator[Note]:
         if about:
             properties.append(about)
         if identifier or words:
-            names = tuple(dict.fromkeys(str(item) for item in properties))
+            names = tuple(dict.fromkeys(str(item)[:_LONGEST_NAME] for item in properties[:_MOST_NAMES]))
             yield Note(identifier[:_LONGEST_ID], words[:500], names, text(value, "Resolution") or "")

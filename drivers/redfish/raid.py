@@ -9,10 +9,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-import msgspec
-
 from drivers.driver import Call
-from drivers.raid_plan import Make, Plan, Spare
+from drivers.raid_plan import Make, Plan, Spare, tell_progress
 from drivers.raid_planning import ANY, plan
 from drivers.redfish.connection import RedfishConnection
 from drivers.redfish.raid_change import Change, Controller
@@ -201,7 +199,7 @@ class _Run:
             try:
                 await self._change(name)
             except OperationError as error:
-                error.details = {**error.details, **self._progress()}
+                tell_progress(error, self.way, self.done)
                 raise
         return ApplyRaidResult(
             plan=self.way.steps(),
@@ -259,14 +257,6 @@ class _Run:
         kept = next((keep.volume for keep in self.way.keep if keep.index == spare.index), None)
         volume = kept if kept is not None or spare.index is None else self.made[spare.index]
         return await controller.set_aside(spare, None if volume is None else volume.id)
-
-    def _progress(self) -> dict[str, object]:
-        """How far the plan was carried out when a step failed."""
-        rest = [step for step in self.way.steps() if step.act != "keep" and step not in self.done]
-        return {
-            "done": [msgspec.to_builtins(step) for step in self.done],
-            "notDone": [msgspec.to_builtins(step) for step in rest],
-        }
 
 
 def _one(controller: str) -> str | None:

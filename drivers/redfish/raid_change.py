@@ -276,6 +276,10 @@ class Controller:
                 answer = await self._connection.order(target, body, self._call, look=self._shelf.volumes_path)
             except NoAnswer as lost:
                 answer = lost
+            except Refused as refused:
+                if refused.certainly_not_done:
+                    raise
+                answer = refused.as_lost()
             ending = await self._end(answer, f"clearing {self._shelf.id}", at_once=False)
             change = Change(ending.path, staged=ending.outcome is Outcome.STAGED)
             if change.staged:

@@ -5,6 +5,7 @@ Source: Dell's Server Configuration Profile guide, and dell/iDRAC-Redfish-Script
 task once that has ended. Values of passwords and keys never leave this module.
 """
 
+import html
 import json
 import re
 from collections.abc import Callable
@@ -40,9 +41,14 @@ _HARMLESS = re.compile(
     r"(enable|length|policy|state|status|expir\w*|type|required|count|minimum\w*|score)$", re.IGNORECASE
 )
 """What is said about a password, and is none."""
-_XML_ATTRIBUTE = re.compile(r'(<Attribute\s+Name="([^"]*)"[^>]*>)([^<]*)(</Attribute>)')
+_XML_ATTRIBUTE = re.compile(
+    r"""(<Attribute\b[^<>]*?\sName\s*=\s*["']([^"'<>]*)["'][^<>]*(?<!/)>)([^<]*)(</Attribute\s*>)"""
+)
+"""No part of it runs past the next tag, so that many broken attributes take no more than their number."""
+_CDATA = "<![CDATA["
 _SHUTDOWN = {HostRestart.NONE: "NoReboot", HostRestart.GRACEFUL: "Graceful", HostRestart.FORCED: "Forced"}
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 10.0
+_DEEPEST = 100
 
 
 def profile_action(manager: Document, name: str) -> Document | None:
@@ -115,7 +121,7 @@ async def import_profile(
     connection: RedfishConnection, manager: Document, wanted: ImportConfig, call: Call
 ) -> ImportConfigResult:
     """Gives the BMC the profile, once, and follows its job. Raises what the job says where it failed;
-    OUTCOME_UNKNOWN where the answer is lost."""
+    OUTCOME_UNKNOWN where the answer is lost, or is a server error that does not say that nothing was done."""
     offered = _offered(manager, "ImportSystemConfiguration")
     document = importable(wanted.document)
     body = {
@@ -124,7 +130,12 @@ async def import_profile(
         "ShutdownType": _SHUTDOWN[wanted.restart],
         "HostPowerState": "On",
     }
-    answer = await connection.order(link_target(offered) or "", body, call, look=link(manager) or "")
+    try:
+        answer = await connection.order(link_target(offered) or "", body, call, look=link(manager) or "")
+    except Refused as refused:
+        if refused.certainly_not_done:
+            raise
+        raise refused.as_lost() from refused
     ending = await follow_task(connection, answer, call)
     if ending.outcome is Outcome.FAILED:
         raise unproven(answer, "the profile", f"its job failed ({ending.path})", ending.words)
@@ -179,6 +190,7 @@ def _walked(document: str, change: Callable[[str, str], str | None]) -> tuple[st
     text = document.strip()
     if text.startswith("{"):
         return _walked_json(text, change)
+    text = _without_cdata(text)
     if "<SystemConfiguration" not in text:
         raise OperationError(ErrorCode.INVALID_ARGUMENT, "document: is no server configuration profile (JSON or XML)")
     names: list[str] = []
@@ -194,6 +206,20 @@ def _walked(document: str, change: Callable[[str, str], str | None]) -> tuple[st
     return _XML_ATTRIBUTE.sub(replaced, text), names
 
 
+def _without_cdata(text: str) -> str:
+    """The same XML with its CDATA sections as plain text, so that no secret stands in one unseen."""
+    first, *others = text.split(_CDATA)
+    parts = [first]
+    for other in others:
+        content, end, rest = other.partition("]]>")
+        if not end:
+            raise OperationError(
+                ErrorCode.INVALID_ARGUMENT, "document: is broken XML (a CDATA section without an end)"
+            )
+        parts += [html.escape(content, quote=False), rest]
+    return "".join(parts)
+
+
 def _walked_json(text: str, change: Callable[[str, str], str | None]) -> tuple[str, list[str]]:
     try:
         document: Any = json.loads(text)
@@ -204,8 +230,9 @@ def _walked_json(text: str, change: Callable[[str, str], str | None]) -> tuple[s
     names: list[str] = []
 
     def walk(value: Any, depth: int) -> None:
-        if depth > 20:
-            return
+        if depth > _DEEPEST:
+            # What is not looked at might hold a secret.
+            raise OperationError(ErrorCode.INVALID_ARGUMENT, f"document: is nested more than {_DEEPEST} levels deep")
         if isinstance(value, list):
             kept = [item for item in value if not (isinstance(item, dict) and is_out(item))]
             value[:] = kept
@@ -217,6 +244,9 @@ def _walked_json(text: str, change: Callable[[str, str], str | None]) -> tuple[s
 
     def is_out(attribute: dict[str, Any]) -> bool:
         name, value = attribute.get("Name"), attribute.get("Value")
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            # A PIN may come as a number.
+            value = str(value)
         if not isinstance(name, str) or not isinstance(value, str) or not is_secret(name):
             return False
         changed = change(name, value)

@@ -41,6 +41,8 @@ _LOOK_SHARE, _LOOK_SECONDS = 0.1, 10.0
 """What is kept back of the operation's time, so that the caller can still look at the effect."""
 _SEARCHED = 20
 """How many of the newest tasks are looked through for the one that a monitor belongs to."""
+_MOST_SAID = 16_384
+"""Characters of an answer's messages that are searched for a task's path."""
 _TASK_PATH = re.compile(r"/(tasks|jobs|taskmonitors)/[^/]", re.IGNORECASE)
 _PATH_IN_TEXT = re.compile(r"/redfish/v1/[\w./:-]*?/(?:Tasks|Jobs)/[\w.:-]*\w", re.IGNORECASE)
 
@@ -99,7 +101,7 @@ def task_named_by(answer: Answer | NoAnswer | None) -> TaskName | None:
         return None
     if task is None and monitor is None:
         said = " ".join(f"{note.text} {' '.join(note.properties)}" for note in messages.notes_of(body))
-        found = _PATH_IN_TEXT.search(said)
+        found = _PATH_IN_TEXT.search(said[:_MOST_SAID])
         task = found.group() if found is not None else None
     return None if task is None and monitor is None else TaskName(task, monitor)
 

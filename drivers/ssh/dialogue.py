@@ -18,6 +18,7 @@ _QUIET_SECONDS: Final = 2.0
 """A command line that refuses does so at once: after so long without its prompt, the console is open."""
 _STARTED_SECONDS: Final = 15.0
 _MOST_TEXT: Final = 65_536
+_MOST_LOOKED_AT: Final = 4_096
 _MOST_QUOTED: Final = 300
 
 
@@ -46,7 +47,8 @@ async def enter_console(talker: Talker, endpoint: str, *, take_over: bool) -> tu
     if said.held and not take_over:
         raise OperationError(
             ErrorCode.CONFLICT,
-            f"another session holds the serial console of {endpoint}: close it there, or take it over",
+            f"another session holds the serial console of {endpoint}: close it there, or end it (takeOver, "
+            "--take-over)",
             bmc=_words(said.text),
         )
     if said.output is None:
@@ -152,7 +154,8 @@ class _Listener:
 
     @property
     def _text(self) -> str:
-        return self._heard.decode(errors="replace")
+        """The end of what was heard, where prompts and refusals are; more would only be work for the patterns."""
+        return self._heard[-_MOST_LOOKED_AT:].decode(errors="replace")
 
 
 def _after_echo(heard: bytes) -> bytes:

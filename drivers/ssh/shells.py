@@ -106,5 +106,5 @@ def last_line(text: str) -> str:
     return re.split(r"[\r\n]", _ESCAPES.sub("", text))[-1].strip()
 
 
-_ESCAPES: Final = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07|[=>])")
+_ESCAPES: Final = re.compile(r"\x1b(\[[0-9;?]{0,40}[A-Za-z]|\][^\x07\x1b]{0,400}\x07|[=>])")
 """Colours and titles that shells put around their prompts (ECMA-48, 5.4)."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from drivers.concealment import conceal, forms_of
+from drivers.concealment import conceal, forms_of, hidden, secrets_in
 from protocol.errors import BmcMessage, ErrorCode, OperationError
 
 SECRET = 'pa"ss wörd&'
@@ -42,3 +42,15 @@ def test_nothing_and_what_is_no_text_hide_nothing(secret: str) -> None:
     error = OperationError(ErrorCode.BMC_ERROR, "as it was")
     conceal(error, secret)
     assert error.message == "as it was"
+
+
+def test_the_secrets_of_arguments_are_the_passwords_and_queries_of_their_addresses() -> None:
+    arguments = {
+        "image": "http://reader:p%40ss@h/a.iso",
+        "updates": [{"image": "https://h/b?sig=x%3D"}, {"image": "/a/file?name"}],
+        "name": "a://[",
+        "count": 3,
+    }
+    assert secrets_in(arguments) == ("p@ss", "p%40ss", "?sig=x%3D")
+    assert hidden("got p@ss, as p%40ss", "p@ss", "") == "got ***, as ***"
+    assert hidden("a word", "a") == "a word"

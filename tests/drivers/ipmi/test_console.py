@@ -76,6 +76,23 @@ async def test_a_break_reaches_the_machine(site: Site) -> None:
     assert site.bmc.console.breaks == 1
 
 
+async def test_a_flood_of_breaks_waits_for_the_machine(site: Site) -> None:
+    stream = await opened(site)
+    assert isinstance(stream, SolStream)
+    flood = asyncio.create_task(breaks(stream, 5_000))
+    await asyncio.sleep(0)
+
+    assert not flood.done()
+    assert 0 < stream._link.pending <= 1_025
+
+    flood.cancel()
+
+
+async def breaks(stream: ConsoleStream, count: int) -> None:
+    for _ in range(count):
+        await stream.send_break()
+
+
 async def test_the_console_has_a_session_and_a_socket_of_its_own(site: Site) -> None:
     stream = await opened(site)
     await site.invoke("power.getPower")

@@ -86,3 +86,27 @@ def test_a_console_packet_passes_beside_the_outstanding_command() -> None:
     assert ours.receive(from_bmc(2, rq_seq)) is not None
     sent = ours.sol(b"\x00\x01\x06\x00")
     assert parse_packet(sent).payload_type == PayloadType.SOL
+
+
+def console(sequence: int, characters: bytes) -> bytes:
+    return sealed_packet(KEYS, PayloadType.SOL, CONSOLE, sequence, b"\x01\x00\x00\x00" + characters)
+
+
+def test_a_console_packet_that_a_later_one_has_overtaken_is_not_taken_for_new_characters() -> None:
+    ours = session()
+    assert isinstance(ours.receive(console(2, b"sent again")), SolPayload)
+    assert isinstance(ours.receive(console(3, b"next")), SolPayload)
+    assert ours.receive(console(1, b"sent first, and late")) is None
+    assert isinstance(ours.receive(console(4, b"next")), SolPayload)
+
+
+def test_an_answer_that_overtakes_a_console_packet_costs_it_nothing() -> None:
+    ours = session()
+    assert isinstance(ours.receive(from_bmc(2, ours.begin(0x00, 0x01))), Message)
+    assert isinstance(ours.receive(console(1, b"login:")), SolPayload)
+
+
+def test_the_sequence_number_of_console_packets_may_wrap() -> None:
+    ours = session()
+    for sequence in (0x7FFFFFFF, 0xFFFFFFFE, 0xFFFFFFFF, 1):
+        assert isinstance(ours.receive(console(sequence, b"x")), SolPayload)

@@ -1,5 +1,7 @@
 """How each operation ends at sushy-tools' emulator; `test_sushy_emulator.py` holds it against the real one."""
 
+from typing import Any
+
 from protocol.errors import ErrorCode
 from simulators.redfish import TlsMaterial
 from tests.drivers.ends import Ends, refuses, shows
@@ -8,7 +10,7 @@ __all__ = ["EMULATOR", "ISO"]
 
 ISO = "(an image that can be fetched)"
 VOLUME = {"controller": "1", "level": "RAID0", "drives": ["a"]}
-NO_STORAGE = {"code": ErrorCode.BMC_ERROR, "words": "HTTP 500"}
+NO_STORAGE: dict[str, Any] = {"code": ErrorCode.BMC_ERROR, "words": "HTTP 500"}
 EMULATOR: dict[str, Ends] = {
     "power.getPower": shows(state="off", raw="Off"),
     "power.setPower": shows({"action": "on"}, state="on", changed=True, verbUsed="On"),

@@ -27,7 +27,7 @@ NEW_PASSWORD = "R0tated-Pa55w"
 """Long enough for a DGX, which wants thirteen characters."""
 SHORT_PASSWORD = "R0tated-Pa55"
 """HPE Cray's BMC takes twelve characters at most."""
-PROFILE = {"SystemConfiguration": {"Components": []}}
+PROFILE: dict[str, Any] = {"SystemConfiguration": {"Components": []}}
 SUBJECT = {
     "commonName": "bmc7.example",
     "organization": "Example",

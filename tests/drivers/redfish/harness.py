@@ -13,6 +13,7 @@ from drivers import Breaker, Drivers, Target
 from drivers.driver import ProgressListener
 from protocol.errors import OperationError
 from simulators.redfish import FaultRule, RedfishServer, ServiceOptions, TlsMaterial
+from simulators.redfish.tree import RecordedTree
 
 P = ParamSpec("P")
 PASSWORD = "Planted-Pa55word"
@@ -105,7 +106,7 @@ class Bench:
 
 @contextlib.asynccontextmanager
 async def bench(
-    tree: Path | None = None,
+    tree: Path | RecordedTree | None = None,
     *,
     faults: Iterable[FaultRule] = (),
     options: ServiceOptions | None = None,

@@ -311,6 +311,15 @@ async def test_a_lost_answer_is_made_up_for_by_the_handshake() -> None:
 
 
 @without_waiting
+async def test_a_server_error_from_a_web_server_that_restarts_is_made_up_for_by_the_handshake() -> None:
+    rule = FaultRule(method="POST", path=REPLACE, status=502, execute=True)
+    async with bench(tls=True, verify=False, faults=[rule]) as bmc:
+        signed = await signed_for(bmc)
+        assert (await bmc("config.replaceCertificate", {"certificate": signed}))["served"] is True
+        assert len(sent(bmc, REPLACE)) == 1
+
+
+@without_waiting
 async def test_a_yes_after_which_nothing_shows_is_not_applied() -> None:
     async with bench(tls=True, verify=False, faults=[FaultRule(method="POST", path=REPLACE, status=204)]) as bmc:
         signed = await signed_for(bmc)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from drivers.redfish.bmc_events import events_in, events_of, moment_of
 from drivers.redfish.event_service import offer_of
-from drivers.redfish.event_stream import LARGEST_EVENT, EventStream, StreamedEvent
+from drivers.redfish.event_stream import LARGEST_EVENT, LONGEST_RETRY, EventStream, StreamedEvent
 from drivers.redfish.messages import Note
 from drivers.redfish.subscription import amended, first_words
 from drivers.signals import BmcEvent, EventKind, EventOffer, Glance, Listener, Signal
@@ -268,6 +268,21 @@ def test_an_event_without_end_is_let_pass_and_the_next_one_says_so() -> None:
     assert lost == []
     assert stream.feed(b"\n") == []
     assert stream.feed(b"id: 3\ndata: {}\n\n") == [StreamedEvent("{}", "3", after_loss=True)]
+
+
+def test_a_bmc_cannot_have_its_stream_left_alone_for_days() -> None:
+    stream = EventStream()
+    stream.feed(b"retry: 99999999\n")
+    assert stream.retry == LONGEST_RETRY
+
+
+def test_a_long_line_that_comes_in_many_small_pieces_is_one_event() -> None:
+    stream = EventStream()
+    line = b"data: " + b"x" * (LARGEST_EVENT - 100)
+    found = [event for at in range(0, len(line), 50) for event in stream.feed(line[at : at + 50])]
+
+    assert found == []
+    assert [len(event.data) for event in stream.feed(b"\n\n")] == [LARGEST_EVENT - 100]
 
 
 def test_a_line_without_end_takes_no_more_memory_than_one_event() -> None:

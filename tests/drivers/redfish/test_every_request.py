@@ -171,7 +171,7 @@ async def test_a_cancel_in_the_middle_of_any_request_leaves_no_session_and_no_lo
     operation: str, when: str, image: Path
 ) -> None:
     undisturbed = await requests_of(operation, image)
-    late = {"latency": 8.0} if when.startswith("before") else {"answer_late": 8.0}
+    late: dict[str, Any] = {"latency": 8.0} if when.startswith("before") else {"answer_late": 8.0}
     for number in range(len(undisturbed) + 2):
         async with own_bmc(faults=[FaultRule(after=number, count=1, **late)]) as bmc:
             running = asyncio.create_task(perform(operation, bmc, image=image))

@@ -101,3 +101,11 @@ def test_a_refusal_s_code_says_what_can_help(status: int, key: str, code: ErrorC
     refused = Refused.from_answer(status, [Note(f"X.1.0.{key}", "words")] if key else [], "GET /x")
     assert refused.code is code
     assert refused.details == {"status": status, "request": "GET /x"}
+
+
+def test_arguments_without_end_are_cut_so_that_searching_them_is_no_endless_work() -> None:
+    endless = "/redfish/v1/" * 100_000
+    said = {"MessageId": "Base.1.8.PasswordChangeRequired", "MessageArgs": [endless, *map(str, range(10_000))]}
+    (note,) = notes_of({"error": {"@Message.ExtendedInfo": [said]}})
+    assert len(note.properties) <= 256
+    assert max(map(len, note.properties)) <= 1_000

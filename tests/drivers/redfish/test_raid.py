@@ -536,6 +536,8 @@ async def test_a_step_that_fails_ends_it_and_says_how_far_it_went() -> None:
     async with bench(faults=[rule]) as bmc:
         error = await bmc.fails("raid.applyRaid", MIRRORS)
         assert "No more arrays." in str(error)
+        assert "; done: delete 1 (" in error.message
+        assert "; not done: create b (" in error.message
         done, left = error.details["done"], error.details["notDone"]
         assert isinstance(done, list)
         assert isinstance(left, list)
@@ -726,6 +728,19 @@ async def test_a_clearing_whose_answer_is_lost_is_seen_and_not_ordered_again(sha
     rule = FaultRule(method="POST", path="*/Storage.ResetToDefaults", drop=Drop.AFTER)
     async with bench(shared / "mockups" / HPE, faults=[rule]) as bmc:
         assert (await bmc("raid.clearRaid", {"controller": "DE081000"}))["deleted"] == ["1"]
+        assert len(bmc.requests("POST", "*/Storage.ResetToDefaults")) == 1
+
+
+@pytest.mark.parametrize("done", [True, False])
+@without_waiting
+async def test_a_clearing_that_is_answered_with_a_server_error_is_looked_at(shared: Path, done: bool) -> None:
+    rule = FaultRule(method="POST", path="*/Storage.ResetToDefaults", status=502, execute=done)
+    async with bench(shared / "mockups" / HPE, faults=[rule]) as bmc:
+        if done:
+            assert (await bmc("raid.clearRaid", {"controller": "DE081000"}))["deleted"] == ["1"]
+        else:
+            error = await bmc.fails("raid.clearRaid", {"controller": "DE081000"})
+            assert error.code is ErrorCode.OUTCOME_UNKNOWN
         assert len(bmc.requests("POST", "*/Storage.ResetToDefaults")) == 1
 
 

@@ -282,6 +282,16 @@ async def test_a_server_error_may_have_done_it_and_the_login_tells() -> None:
 
 
 @without_waiting
+async def test_a_bmc_that_ends_the_session_in_its_answer_may_have_done_it_and_the_login_tells() -> None:
+    async with bench(faults=[FaultRule(method="PATCH", path=ACCOUNTS, status=401, execute=True, count=1)]) as bmc:
+        keeper = Keeper()
+        assert (await rotate(bmc, keeper))["proven"] is True
+        assert keeper.steps == ["begin", "proven"]
+        assert password_at(bmc) == NEW
+        assert changes(bmc) == 1
+
+
+@without_waiting
 async def test_a_bmc_that_is_away_for_the_proof_is_waited_for() -> None:
     rules = [FaultRule(method="POST", path=SESSIONS, after=1, count=3, drop=Drop.BEFORE)]
     async with bench(faults=rules) as bmc:

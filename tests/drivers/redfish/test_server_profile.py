@@ -119,6 +119,20 @@ def test_a_lost_answer_to_an_import_is_not_made_up_for_by_another(dell: Path) ->
     on_dell()
 
 
+@pytest.mark.parametrize("status", [500, 502, 503])
+def test_a_server_error_to_an_import_may_come_from_one_that_did_it(dell: Path, status: int) -> None:
+    @without_waiting
+    async def on_dell() -> None:
+        rule = FaultRule(method="POST", path=IMPORT, status=status, body={}, execute=True)
+        async with bench(dell, faults=[rule]) as bmc:
+            error = await bmc.fails("config.importConfig", {"document": profile(("SSH.1.Enable", "Enabled"))})
+            assert error.code is ErrorCode.OUTCOME_UNKNOWN
+            assert f"HTTP {status}" in error.message
+            assert len(sent(bmc)) == 1
+
+    on_dell()
+
+
 def test_a_refusal_is_told_in_the_bmcs_words(dell: Path) -> None:
     @without_waiting
     async def on_dell() -> None:
@@ -244,6 +258,38 @@ def test_a_secret_in_clear_is_not_imported_and_not_repeated() -> None:
     xml = '<SystemConfiguration><Attribute Name="Users.2#Password">s3cret-value</Attribute></SystemConfiguration>'
     with pytest.raises(OperationError, match="in clear"):
         importable(xml)
+
+
+@pytest.mark.parametrize(
+    "attribute",
+    [
+        '<Attribute Name="Users.2#Password"><![CDATA[s3cret<]value]]></Attribute>',
+        '<Attribute Set="True" Name="Users.2#Password">s3cret-value</Attribute>',
+        "<Attribute\n  Name = 'Users.2#Password' >s3cret-value</Attribute >",
+    ],
+)
+def test_a_secret_in_xml_is_found_however_it_is_written(attribute: str) -> None:
+    document = f'<SystemConfiguration><Attribute Name="A"/>{attribute}</SystemConfiguration>'
+    shown, names = masked(document)
+    assert "s3cret" not in shown
+    assert names == ["Users.2#Password"]
+    with pytest.raises(OperationError, match="in clear"):
+        importable(document)
+
+
+def test_xml_that_never_ends_its_tags_is_no_endless_work() -> None:
+    for broken in ('<Attribute Name="a"', "<Attribute ", '<Attribute Name="a">', "<Attribute Name='"):
+        masked("<SystemConfiguration>" + broken * 50_000)
+    with pytest.raises(OperationError, match="without an end"):
+        masked("<SystemConfiguration>" + "<![CDATA[" * 50_000)
+
+
+def test_a_pin_that_is_a_number_and_a_secret_that_lies_deep_are_not_shown() -> None:
+    document = {"SystemConfiguration": {"Attributes": [{"Name": "X.1.Password", "Value": 4711}]}}
+    assert "4711" not in masked(json.dumps(document))[0]
+    deep = "[" * 200 + json.dumps({"Name": "X.1.Password", "Value": "s3cret-value"}) + "]" * 200
+    with pytest.raises(OperationError, match="levels deep"):
+        masked('{"SystemConfiguration": {"a": ' + deep + "}}")
 
 
 def test_what_is_masked_is_left_out_of_an_import() -> None:

@@ -123,8 +123,8 @@ async def test_what_the_emulator_shows_of_the_machine_is_read(emulator: str, iso
             ("Floppy", "action"),
         ]
         await drivers.invoke(target, "virtual-media.insertMedia", {"image": iso})
-        slots = await drivers.invoke(target, "virtual-media.listMedia")
-        assert [(slot["id"], slot["inserted"]) for slot in slots["slots"]] == [("Cd", True), ("Floppy", False)]
+        now: dict[str, Any] = await drivers.invoke(target, "virtual-media.listMedia")
+        assert [(slot["id"], slot["inserted"]) for slot in now["slots"]] == [("Cd", True), ("Floppy", False)]
         with pytest.raises(OperationError) as caught:
             await drivers.invoke(
                 target, "virtual-media.insertMedia", {"image": "http://127.0.0.1:9/x.iso", "device": "floppy"}

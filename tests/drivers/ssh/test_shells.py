@@ -45,3 +45,8 @@ def test_each_row_is_whole(shell: Shell) -> None:
     assert shell.leave
     assert shell.source
     assert not (shell.other_enter and shell.unknown == r"(?!)")
+
+
+def test_escapes_that_never_end_are_no_endless_work() -> None:
+    for begun in ("\x1b]", "\x1b[0", "\x1b]0;a"):
+        assert shell_at(begun * 30_000) is None

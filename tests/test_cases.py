@@ -1,0 +1,78 @@
+"""Each real-world case of the drivers' concern has tests that bear its number, in their mark and in a name."""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent
+FOLDERS = ("agent", "drivers", "simulators")
+CASES = [
+    f"B{number:02}"
+    for number in (
+        *(1, 2, 3, 4, 5, 7, 8, 10, 12, 14, 15, 17, 18, 19, 21),
+        *(23, 24, 25, 26, 28, 29, 30, 32, 34, 35, 37),
+        *(39, 41, 42, 43, 44, 46),
+    )
+]
+"""The driver suite's; the others are the agent's, the engine's and the deployment's (B59: the simulators')."""
+
+
+def marked(module: Path) -> Iterator[tuple[str, str]]:
+    """Each case that a test of the module names in a mark, with the test's own name."""
+    tree = ast.parse(module.read_text(encoding="utf-8"), str(module))
+    for_all = [cases_of(node.value) for node in tree.body if isinstance(node, ast.Assign) and is_pytestmark(node)]
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+            for mark in node.decorator_list:
+                yield from ((case, node.name) for case in cases_of(mark))
+            for cases in for_all:
+                yield from ((case, node.name) for case in cases)
+
+
+def is_pytestmark(node: ast.Assign) -> bool:
+    return any(isinstance(target, ast.Name) and target.id == "pytestmark" for target in node.targets)
+
+
+def cases_of(mark: ast.expr) -> list[str]:
+    return [
+        word.value
+        for call in ast.walk(mark)
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "case"
+        for word in call.args
+        if isinstance(word, ast.Constant) and isinstance(word.value, str)
+    ]
+
+
+@pytest.fixture(scope="module")
+def tests_by_case() -> dict[str, set[str]]:
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for folder in FOLDERS:
+        for module in sorted((TESTS / folder).rglob("test_*.py")):
+            for case, name in marked(module):
+                found[case].add(name)
+    return found
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_case_has_a_test_that_is_named_after_it(case: str, tests_by_case: dict[str, set[str]]) -> None:
+    prefix = f"test_{case.lower()}"
+    assert [name for name in tests_by_case[case] if re.match(rf"{prefix}[a-z]?_", name)], f"no test {prefix}_…"
+
+
+def test_no_test_bears_a_number_that_is_no_case(tests_by_case: dict[str, set[str]]) -> None:
+    assert {case for case in tests_by_case if not re.fullmatch(r"B(0[1-9]|[1-5][0-9])", case)} == set()
+
+
+def test_a_test_that_is_named_after_a_case_is_marked_with_it(tests_by_case: dict[str, set[str]]) -> None:
+    unmarked = []
+    for module in sorted((TESTS / "drivers").rglob("test_*.py")):
+        for node in ast.parse(module.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                numbered = re.match(r"test_(b\d\d)[a-z]?_", node.name)
+                if numbered and node.name not in tests_by_case[numbered[1].upper()]:
+                    unmarked.append(f"{module.name}: {node.name}")
+    assert unmarked == []
