@@ -7,6 +7,7 @@ import msgspec
 
 from control_plane.api.handlers.history import event_view
 from control_plane.events import EVENTS_CHANNEL, newest, read_from
+from control_plane.horizon import Horizon
 from control_plane.records import EventRow
 from control_plane.store import Store
 
@@ -22,8 +23,9 @@ _HEARTBEAT_SECONDS = 15.0
 class EventHub:
     """Wakes every stream of this process when something was published."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, horizon: Horizon) -> None:
         self.store = store
+        self.horizon = horizon
         self.closing = False
         self.open = 0
         self._event = asyncio.Event()
@@ -59,15 +61,16 @@ async def follow(
     still_allowed: Callable[[], Awaitable[bool]],
 ) -> AsyncIterator[bytes]:
     """The stream's bytes, until the process stops or the token is no longer good. `after` None: from now on."""
-    cursor = await hub.store.read(newest, tenant_id) if after is None else after
     loop = asyncio.get_running_loop()
     quiet_since = checked = loop.time()
     hub.open += 1
     try:
+        cursor = await _now(hub, tenant_id) if after is None else after
         yield b": events of Rackwright\nretry: 2000\n\n"
         while not hub.closing:
             waiting = asyncio.ensure_future(hub.rung())
-            rows = await hub.store.read(read_from, tenant_id, cursor, _BATCH)
+            settled = await hub.horizon.refresh(_POLL_SECONDS)
+            rows = await hub.store.read(read_from, tenant_id, cursor, _BATCH, hub.horizon.seq)
             now = loop.time()
             if now - checked >= _POLL_SECONDS:
                 checked = now
@@ -82,9 +85,21 @@ async def follow(
             if now - quiet_since >= _HEARTBEAT_SECONDS:
                 quiet_since = now
                 yield b": still here\n\n"
-            await waiting
+            if settled:
+                await waiting
+            else:
+                # What an open transaction holds up comes when that ends, and nobody rings then.
+                waiting.cancel()
     finally:
         hub.open -= 1
+
+
+async def _now(hub: EventHub, tenant_id: str) -> int:
+    """The place behind all that can be seen now, once nothing more can come before it."""
+    place = await hub.store.read(newest, tenant_id)
+    while hub.horizon.seq < place and not hub.closing:
+        await hub.horizon.refresh(_POLL_SECONDS)
+    return place
 
 
 def _message(row: EventRow) -> bytes:

@@ -6,7 +6,7 @@ from typing import Any, cast
 from control_plane.store.errors import StoreMisuse
 from control_plane.store.port import Dialect, Params
 from control_plane.store.rows import RowDecoder, json_text
-from control_plane.store.statements import Statement, translate
+from control_plane.store.statements import Statement, Table, translate
 
 _MOST_STATEMENTS = 4096
 """Statements are texts of the program, some hundreds. Beyond this somebody builds them out of values."""
@@ -44,7 +44,16 @@ class StatementCache:
 def list_params(params: Params, statement: Statement, convert: Callable[[list[Any]], object]) -> Mapping[str, object]:
     """The parameters with the lists of `IN EACH` and the rows of `ROWS` as the database takes them."""
     lists = {name: convert(_list(params, name)) for name in statement.lists}
-    return {**params, **lists, **{name: json_text(_list(params, name)) for name in statement.tables}}
+    return {**params, **lists, **{table.name: _rows_text(params, table) for table in statement.tables}}
+
+
+def _rows_text(params: Params, table: Table) -> str:
+    rows = _list(params, table.name)
+    if any(len(row) != len(table.columns) for row in rows):
+        raise StoreMisuse(f"each row of :{table.name} needs a value for each of {', '.join(table.columns)}")
+    if not table.as_objects:
+        return json_text(rows)
+    return json_text([dict(zip(table.columns, row, strict=True)) for row in rows])
 
 
 def _list(params: Params, name: str) -> list[Any]:

@@ -26,6 +26,10 @@ from control_plane.store.postgres_writer import PostgresWriter
 
 WRITERS: Final = 4
 READERS: Final = 2
+# A transaction has its id before it does anything: what tells how far events can be read rests on it (`horizon.py`).
+# A server that only follows another gives none; it is left to the first change to be refused in clear words.
+_BEGIN_WRITE: Final = b"BEGIN; SELECT CASE WHEN NOT pg_is_in_recovery() THEN pg_current_xact_id() END"
+_BEGIN_READ: Final = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 MOST_READS: Final = 3
 """How often a read whose connection breaks is run before it is given up."""
 
@@ -78,12 +82,10 @@ class PostgresStore:
         self._threads: list[threading.Thread] = []
         reruns = threading.Lock()
         for number in range(WRITERS):
-            link = PostgresConnection(self._server, clock, b"BEGIN", writable=True)
+            link = PostgresConnection(self._server, clock, _BEGIN_WRITE, writable=True)
             self._start(f"store-writer-{number}", PostgresWriter(link, self._writes, reruns).work)
         for number in range(READERS):
-            link = PostgresConnection(
-                self._server, clock, b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", writable=False
-            )
+            link = PostgresConnection(self._server, clock, _BEGIN_READ, writable=False)
             self._start(f"store-reader-{number}", _Reader(link, self._reads).work)
 
     def __repr__(self) -> str:

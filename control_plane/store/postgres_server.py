@@ -27,6 +27,12 @@ from control_plane.store.errors import (
 
 LOCK_TIMEOUT_MS = 50
 """How long a lock is waited for at first, before the next try. The server finds a deadlock after a second only."""
+IDLE_TIMEOUT_MS = 20_000
+"""How long a change may be open without a statement before the server undoes it; it is then run again.
+
+A process that was stopped for longer (a paused virtual machine) must not come back and commit what all others take
+for dead: `horizon.py` waits for an open transaction a little longer than this.
+"""
 _STATEMENTS_PREPARED = 500
 _FIRST_BACK_OFF_S = 0.1
 _LONGEST_BACK_OFF_S = 5.0
@@ -46,6 +52,7 @@ _SETTINGS = (
 # A change finds its rows by their keys. The server may think otherwise from statistics that are missing (a new table)
 # or old (a plan that was kept while the table grew), and then reads the whole table, with all that is dead in it.
 _BY_KEY = b"; SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off"
+_FOR_CHANGES = _SETTINGS + _BY_KEY + b"; SET idle_in_transaction_session_timeout = %d" % IDLE_TIMEOUT_MS
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -83,10 +90,10 @@ class PostgresServer:
     def __repr__(self) -> str:
         return f"PostgresServer({self.name!r})"
 
-    def connect(self, *, by_key: bool = False) -> Connection:
+    def connect(self, *, for_changes: bool = False) -> Connection:
         """A new connection, outside of any transaction. Raises `StoreUnavailable`.
 
-        `by_key`: it is for changes, which find their rows by index.
+        `for_changes`: they find their rows by index, and do not stay open idle.
         """
         try:
             connection = psycopg.connect(self._conninfo, autocommit=True, prepare_threshold=1)
@@ -100,7 +107,7 @@ class PostgresServer:
         adapters.register_loader("json", TextLoader)
         adapters.register_loader("jsonb", TextLoader)
         try:
-            execute(connection, _SETTINGS + _BY_KEY if by_key else _SETTINGS)
+            execute(connection, _FOR_CHANGES if for_changes else _SETTINGS)
         except psycopg.Error as error:
             connection.close()
             raise self.error(error) from None

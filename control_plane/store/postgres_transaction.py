@@ -164,7 +164,7 @@ class PostgresConnection:
         if self._back_off.waiting and self._unreachable is not None:
             raise self._unreachable.again()
         try:
-            self.connection = self.server.connect(by_key=self.writable)
+            self.connection = self.server.connect(for_changes=self.writable)
         except StoreUnavailable as error:
             self._unreachable = error
             self._back_off.failed()

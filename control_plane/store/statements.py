@@ -26,12 +26,20 @@ from control_plane.store.errors import StoreMisuse
 from control_plane.store.port import Dialect
 
 
+class Table(NamedTuple):
+    """A parameter of `ROWS`: its name, its columns, and whether its rows go to the database as objects or arrays."""
+
+    name: str
+    columns: tuple[str, ...]
+    as_objects: bool
+
+
 class Statement(NamedTuple):
     """A statement in one database's own words; `lists` are the parameters of `IN EACH`, `tables` those of `ROWS`."""
 
     text: str
     lists: tuple[str, ...]
-    tables: tuple[str, ...] = ()
+    tables: tuple[Table, ...] = ()
 
 
 _WORDS: dict[str, dict[Dialect, str]] = {
@@ -72,14 +80,15 @@ def translate(sql: str, dialect: Dialect) -> Statement:
     if first[1].upper() in _OF_THE_STORE_ALONE:
         raise StoreMisuse(f"{first[1].upper()} is the store's own business: a function never ends its transaction")
     lists: list[str] = []
-    tables: list[str] = []
+    tables: list[Table] = []
     pieces: list[str] = []
     at = 0
     for token in _TOKEN.finditer(sql):
         pieces.append(_plain(sql[at : token.start()], dialect))
         if token["rows"] is not None:
-            tables.append(token["table"])
-            pieces.append(_table(token, dialect))
+            table, text = _table(token, dialect)
+            tables.append(table)
+            pieces.append(text)
         else:
             pieces.append(_translated(token, dialect, lists))
         at = token.end()
@@ -111,17 +120,22 @@ def _translated(token: re.Match[str], dialect: Dialect, lists: list[str]) -> str
     return _plain(token[0], dialect)
 
 
-def _table(token: re.Match[str], dialect: Dialect) -> str:
-    """A parameter's JSON array of arrays as a table expression with named and typed columns."""
+def _table(token: re.Match[str], dialect: Dialect) -> tuple[Table, str]:
+    """A parameter's JSON array as a table expression with named and typed columns.
+
+    PostgreSQL reads the whole text once for `json_to_recordset`; picking each column out of an array's text would
+    read that array once for each. SQLite remembers what it has parsed, and picks by position.
+    """
     columns = [column.split(None, 1) for column in token["columns"].split(",")]
     if any(len(column) != 2 for column in columns):
         raise StoreMisuse(f"each column of {token[0]} needs a name and a type")
     name, alias = token["table"], token["alias"]
+    table = Table(name, tuple(column.lower() for column, _ in columns), as_objects=dialect == "postgresql")
     if dialect == "postgresql":
-        picked = ", ".join(f"CAST(e->>{i} AS {kind}) AS {column}" for i, (column, kind) in enumerate(columns))
-        return f"(SELECT {picked} FROM json_array_elements(CAST(%({name})s AS json)) AS e) AS {alias}"
+        typed = ", ".join(f"{column} {kind}" for column, kind in columns)
+        return table, f"json_to_recordset(CAST(%({name})s AS json)) AS {alias} ({typed})"
     picked = ", ".join(f"json_extract(value, '$[{i}]') AS {column}" for i, (column, _) in enumerate(columns))
-    return f"(SELECT {picked} FROM json_each(:{name})) AS {alias}"
+    return table, f"(SELECT {picked} FROM json_each(:{name})) AS {alias}"
 
 
 def split(script: str) -> Iterator[str]:

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from control_plane.api.stream import follow
-from control_plane.events import newest, publish, read_from
-from control_plane.store import Store, Transaction, migrate, open_store
+from control_plane.events import publish
+from control_plane.store import Transaction, open_store
 from tests.control_plane.api_harness import Api
-from tests.control_plane.ledger import Clock
+from tests.control_plane.open_write import OpenWrite, publish_named
 
 
 async def always() -> bool:
@@ -44,7 +44,7 @@ async def test_the_cursor_of_an_answer_is_where_to_go_on_even_when_it_was_empty(
     empty = await api.ok("events.list")
     assert (empty["items"], bool(empty["cursor"])) == ([], True)
     await api.store.write(publish_many, 5)
-    first = await api.listed("events.list", {"cursor": empty["cursor"], "limit": 3})
+    first = await api.ok("events.list", {"cursor": empty["cursor"], "limit": 3})
     rest = await api.ok("events.list", {"cursor": first["cursor"]})
     assert [event["data"]["number"] for event in first["items"] + rest["items"]] == [0, 1, 2, 3, 4]
     assert (await api.ok("events.list", {"cursor": rest["cursor"]}))["items"] == []
@@ -71,8 +71,7 @@ async def test_a_stream_is_resumed_without_gap_and_without_repeat(api: Api) -> N
     assert seen == list(range(10))
 
 
-async def test_a_stream_without_a_place_begins_now(sqlite_api: Api) -> None:
-    api = sqlite_api
+async def test_a_stream_without_a_place_begins_now(api: Api) -> None:
     await api.store.write(publish_many, 3)
     stream = follow(api.hub, "acme", None, always)
     assert (await anext(stream)).startswith(b": ")
@@ -130,26 +129,53 @@ async def test_the_last_event_id_goes_before_the_query(sqlite_api: Api) -> None:
 
 
 @pytest.fixture
-async def clocked(postgres_url: str) -> AsyncIterator[tuple[Store, Clock]]:
-    clock = Clock()
-    store = open_store(postgres_url, clock=clock)
-    await migrate(store)
-    yield store, clock
-    await store.close()
+async def postgres_api(postgres_url: str) -> AsyncIterator[Api]:
+    """The API over PostgreSQL alone, where several write at the same time."""
+    opened = open_store(postgres_url)
+    made = Api(opened)
+    await made.start()
+    yield made
+    await made.stop()
+    await opened.close()
 
 
-async def test_an_event_behind_one_that_is_not_settled_yet_is_held_back_too(clocked: tuple[Store, Clock]) -> None:
-    """A transaction that began early and ended late has an old time and a high number."""
-    store, clock = clocked
-    await store.write(publish_many, 1)
-    clock.pass_by(-5_000)
-    await store.write(publish_many, 1)
-    clock.pass_by(5_000)
-    assert await store.read(read_from, "acme", 0, 10) == []
-    assert await store.read(newest, "acme") == 0
-    clock.pass_by(1_001)
-    assert len(await store.read(read_from, "acme", 0, 10)) == 2
-    assert await store.read(newest, "*") == 2
+async def test_a_list_ends_before_an_event_that_an_older_transaction_may_still_come_before(
+    postgres_api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("control_plane.api.handlers.history._PATIENCE_SECONDS", 0.01)
+    async with OpenWrite(postgres_api.store, "older") as older:
+        await postgres_api.store.write(publish_named, "younger")
+        held = await postgres_api.ok("events.list")
+        assert held["items"] == []
+        await older.end()
+        monkeypatch.undo()
+        shown = await postgres_api.ok("events.list", {"cursor": held["cursor"]})
+        assert [event["subject"] for event in shown["items"]] == ["test/older", "test/younger"]
+
+
+async def test_a_stream_goes_on_when_an_older_transaction_ends_that_published_nothing(postgres_api: Api) -> None:
+    """Nobody rings then: the stream has to find out by itself."""
+    async with OpenWrite(postgres_api.store) as older:
+        stream = messages(follow(postgres_api.hub, "acme", 0, always))
+        taking = asyncio.create_task(take(stream, 1))
+        await postgres_api.store.write(publish_named, "younger")
+        assert not await postgres_api.services.horizon.refresh(0.2)
+        assert not taking.done()
+        await older.end()
+        assert [event["subject"] for event in await taking] == ["test/younger"]
+
+
+async def test_a_stream_without_a_place_begins_when_nothing_can_come_before_it_any_more(postgres_api: Api) -> None:
+    async with OpenWrite(postgres_api.store, "older") as older:
+        await postgres_api.store.write(publish_named, "younger")
+        stream = follow(postgres_api.hub, "acme", None, always)
+        greeting = asyncio.ensure_future(anext(stream))
+        assert not await postgres_api.services.horizon.refresh(0.2)
+        assert not greeting.done()
+        await older.end()
+        assert (await greeting).startswith(b": ")
+        await postgres_api.store.write(publish_named, "youngest")
+        assert [event["subject"] for event in await take(messages(stream), 1)] == ["test/youngest"]
 
 
 async def test_a_stream_that_nobody_reads_any_more_is_let_go(sqlite_api: Api) -> None:
