@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
@@ -29,7 +30,10 @@ from protocol.errors import ErrorCode, Issue, OperationError
 from protocol.frames import WatchedNode
 from protocol.operations import Repeat, find
 
-__all__ = ["BmcMemory", "Bmcs"]
+if TYPE_CHECKING:
+    from agent.ramdisk_boot import RamdiskBoot
+
+__all__ = ["IN_BAND_DRIVER", "BmcMemory", "Bmcs"]
 
 _log = structlog.get_logger("agent.bmcs")
 IN_BAND_DRIVER = "linux"
@@ -144,6 +148,8 @@ class Bmcs:
         self._rotated_at = time.monotonic()
         """When a rotation may last have been cut off: by the end of an earlier process, or by a cancel."""
         self._consoles: Consoles | None = None
+        self.ramdisk_boot: RamdiskBoot | None = None
+        """Where this is a site's agent: it puts an address in the place of `rackwright:ramdisk`."""
         self.after_change: Callable[[str], None] = lambda _node_id: None
         """Told of each machine that an operation may have changed, once its lane is free again."""
 
@@ -238,7 +244,7 @@ class Bmcs:
 
     def _target(self, invoke: DriverInvoke) -> Target:
         if invoke.driver == IN_BAND_DRIVER and self._in_band:
-            return Target(address="localhost", driver=invoke.driver, lane=invoke.target_node_id or None)
+            return Target(address="localhost", driver=invoke.driver)
         if invoke.driver == IN_BAND_DRIVER:
             raise OperationError(
                 ErrorCode.INVALID_ARGUMENT,
@@ -318,11 +324,16 @@ class _Invocation:
         operation = find(self._invoke.operation_id)
 
         async def do() -> Answer:
+            ramdisk = self._bmcs.ramdisk_boot
+            args = self._invoke.args if ramdisk is None else await ramdisk.arguments(self._invoke)
             with self._bmcs.rotating(self._invoke) as new:
                 reply = await self._turn.run(
-                    self._invoke.args, timeout=min(timeout, operation.timeout), progress=progress, rotation=new
+                    args, timeout=min(timeout, operation.timeout), progress=progress, rotation=new
                 )
-            return Answer(reply.result, reply.observed)
+            if ramdisk is None:
+                return Answer(reply.result, reply.observed)
+            await ramdisk.succeeded(self._invoke)
+            return Answer(ramdisk.shown(self._invoke, reply.result), reply.observed)
 
         try:
             with self._in_the_log():
@@ -342,9 +353,11 @@ class _Invocation:
 
     async def observe(self, timeout: float) -> Ending:
         async def read(operation: str) -> dict[str, object]:
-            return await self._drivers.invoke(
+            reading = await self._drivers.invoke(
                 self._target, operation, timeout=min(max(timeout, _LEAST_OBSERVATION), find(operation).timeout)
             )
+            ramdisk = self._bmcs.ramdisk_boot
+            return reading if ramdisk is None else ramdisk.shown(self._invoke, reading)
 
         with self._in_the_log():
             if self._invoke.operation_id == ROTATE:

@@ -133,7 +133,7 @@ def status_command(as_json: bool, config_path: Path | None) -> None:
 
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
     else:
-        for name, value in _status_lines(found):
+        for name, value in status_lines(found):
             click.echo(f"{name + ':':<15}{value}")
     if not (found.running and found.link is not None and found.link.connected):
         raise SystemExit(1)
@@ -291,7 +291,10 @@ def _vault(config: "Config", *, make_key: bool = False) -> "Vault":
     return Vault(config.state / "vault.json", lambda: VaultKey.load(config.vault_key_file, make=make_key))
 
 
-def _status_lines(found: "Report") -> Iterator[tuple[str, str]]:
+_WATCHED = {"nodes": "machines", "withEvents": "tell of events", "troubled": "cannot be asked"}
+
+
+def status_lines(found: "Report") -> Iterator[tuple[str, str]]:
     yield "agent", f"runs as process {found.pid}, version {found.version}" if found.running else "does not run"
     if found.joined:
         yield "identity", f"{found.agent_id}, role {found.role}, site {found.site or '-'}"
@@ -309,6 +312,9 @@ def _status_lines(found: "Report") -> Iterator[tuple[str, str]]:
         if link.last_error:
             yield "last error", f"{_when(link.last_error_at)}: {link.last_error}"
     yield "held", ", ".join(f"{count} {state}" for state, count in found.held.items() if count) or "nothing"
+    if found.watched:
+        told = ((found.watched.get(key, 0), words) for key, words in _WATCHED.items())
+        yield "watched", ", ".join(f"{count} {words}" for count, words in told)
     for endpoint, reasons in found.blocked.items():
         yield "login stopped", f"{endpoint}: {'; '.join(reasons)}"
 

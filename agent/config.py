@@ -97,6 +97,31 @@ class FilesSection(_Section, frozen=True):
     """How BMCs reach it, such as http://192.0.2.7:8445. Empty: this host's address on the way to the BMC."""
 
 
+class BootSection(_Section, frozen=True):
+    """What this site's machines start from, and the images that are written to their disks."""
+
+    image: str = ""
+    """The `.json` beside the ramdisk's ISO (`rackwright ramdisk build`). Empty: no machine is started from here."""
+    listen: str = ":8446"
+    """host:port, or :port for all addresses. Listened on from the start where there is an image, else once an image
+    of an operating system is offered; empty: never."""
+    url: str = ""
+    """How BMCs and firmware reach it, such as http://192.0.2.7:8446. Empty: this host's address on the way to the
+    BMC."""
+    machines_url: str = ""
+    """How running ramdisks reach it, where their network is another one than the BMCs'. Empty: as `url` says."""
+    control_plane: str = ""
+    """Where machines connect to, where it is not what the control plane says of itself, such as a proxy's address."""
+    tls_certificate: str = ""
+    tls_key: str = ""
+    """PEM files, for https. Machines must know the certificate's CA: most BMCs check none, UEFI firmware does."""
+    path_hours: Annotated[float, Meta(gt=0, le=720)] = 24.0
+    """How long a path is good for."""
+    cache_dir: str = ""
+    """Images of operating systems. Empty: `images` in the state folder."""
+    cache_bytes: Annotated[int, Meta(ge=1 << 20)] = 50_000_000_000
+
+
 class Config(_Section, frozen=True):
     control_plane: ControlPlane = ControlPlane()
     state_dir: str = "/var/lib/rackwright-agent"
@@ -109,6 +134,7 @@ class Config(_Section, frozen=True):
     watch: WatchSection = WatchSection()
     events: EventsSection = EventsSection()
     files: FilesSection = FilesSection()
+    boot: BootSection = BootSection()
 
     @property
     def state(self) -> Path:
@@ -117,6 +143,10 @@ class Config(_Section, frozen=True):
     @property
     def files_dir(self) -> Path:
         return Path(self.files.dir) if self.files.dir else self.state / "files"
+
+    @property
+    def image_cache_dir(self) -> Path:
+        return Path(self.boot.cache_dir) if self.boot.cache_dir else self.state / "images"
 
     @property
     def vault_key_file(self) -> Path:
@@ -157,21 +187,50 @@ def _further(config: Config) -> list[Issue]:
         ("state_dir", config.state_dir),
         ("vault.key_file", config.vault.key_file),
         ("files.dir", config.files.dir),
+        ("boot.image", config.boot.image),
+        ("boot.cache_dir", config.boot.cache_dir),
     )
     for key, value in paths:
         if value and not value.startswith("/"):
             issues.append(Issue(key, f"{value!r} is not an absolute path"))
-    return issues + _events_faults(config.events) + _files_faults(config.files)
+    return issues + _events_faults(config.events) + _files_faults(config.files) + _boot_faults(config.boot)
 
 
 def _files_faults(files: FilesSection) -> list[Issue]:
     issues = []
-    _, separator, port = files.listen.rpartition(":")
-    if not (separator and port.isdecimal() and int(port) < 65_536):
+    if not _is_listen(files.listen):
         issues.append(Issue("files.listen", f"{files.listen!r} is not host:port"))
-    if files.url and not (files.url.startswith(("http://", "https://")) and files.url.rstrip("/").count("/") == 2):
+    if files.url and not _is_http(files.url):
         issues.append(Issue("files.url", f"{files.url!r} is no http address"))
     return issues
+
+
+def _boot_faults(boot: BootSection) -> list[Issue]:
+    issues = []
+    if boot.listen and not _is_listen(boot.listen):
+        issues.append(Issue("boot.listen", f"{boot.listen!r} is not host:port"))
+    issues += [
+        Issue(f"boot.{key}", f"{value!r} is no http address")
+        for key, value in (("url", boot.url), ("machines_url", boot.machines_url))
+        if value and not _is_http(value)
+    ]
+    if boot.control_plane:
+        try:
+            Endpoint.parse(boot.control_plane)
+        except ValueError as error:
+            issues.append(Issue("boot.control_plane", str(error)))
+    if bool(boot.tls_certificate) != bool(boot.tls_key):
+        issues.append(Issue("boot.tls_key", "a certificate and its key belong together: give both, or none"))
+    return issues
+
+
+def _is_listen(text: str) -> bool:
+    _, separator, port = text.rpartition(":")
+    return bool(separator) and port.isdecimal() and int(port) < 65_536
+
+
+def _is_http(text: str) -> bool:
+    return text.startswith(("http://", "https://")) and text.rstrip("/").count("/") == 2
 
 
 def _events_faults(events: EventsSection) -> list[Issue]:

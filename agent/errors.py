@@ -58,7 +58,13 @@ class IdentityError(AgentError):
 
 
 class JoinFailed(AgentError):
+    """`refusal`: the control plane's own code (`JoinRefused.code`); empty where it did not answer, or gave none."""
+
     code = "JOIN_REFUSED"
+
+    def __init__(self, message: str, refusal: str = "") -> None:
+        super().__init__(message)
+        self.refusal = refusal
 
 
 class VaultError(AgentError):

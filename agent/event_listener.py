@@ -86,7 +86,12 @@ class EventListener:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: _Connection(http, loop, self._open), host.strip("[]"), int(port), ssl=context, backlog=256
+                lambda: _Connection(http, loop, self._open),
+                host.strip("[]"),
+                int(port),
+                ssl=context,
+                backlog=256,
+                ssl_handshake_timeout=None if context is None else _SILENT_SECONDS,
             )
         except OSError as error:
             raise AgentError(f"events.listen = {self._settings.listen!r}: {error.strerror or error}") from error

@@ -30,7 +30,7 @@ import structlog
 from agent import endings
 from agent.clock import Clock
 from agent.errors import JournalError
-from agent.handlers import Handler, Work
+from agent.handlers import CURRENT_COMMAND, Handler, Work
 from agent.journal import Entry, Journal
 from agent.live_command import CANCELLABLE, LiveCommand, Over, Phase, new_deadline
 from agent.recovery import Step, plan
@@ -77,6 +77,7 @@ class Executor:
         self._live: dict[str, LiveCommand] = {}
         self._cancelled_early: dict[str, str] = {}
         self._background: set[asyncio.Task[None]] = set()
+        self._awaited: dict[str, asyncio.Event] = {}
         self._closing = False
         self._safekeeping = Safekeeping(journal, self._spawn)
         self.reports = Reports(self._frame_of)
@@ -181,6 +182,18 @@ class Executor:
         if gone:
             self._safekeeping.forget(gone)
 
+    async def until_settled(self, command_id: str, seconds: float) -> bool:
+        """Returns when the control plane has the command's ending, or wants none; False when that takes longer."""
+        if command_id not in self._live:
+            return True
+        event = self._awaited.setdefault(command_id, asyncio.Event())
+        try:
+            async with asyncio.timeout(seconds):
+                await event.wait()
+        except TimeoutError:
+            return False
+        return True
+
     # Start and stop
 
     def recover(self, entries: Iterable[Entry]) -> None:
@@ -281,6 +294,7 @@ class Executor:
 
     async def _carry_out(self, live: LiveCommand, *, observe: bool = False) -> None:
         handler = self._handlers[live.kind]
+        CURRENT_COMMAND.set(live.id)
         async with contextlib.AsyncExitStack() as lane:
             try:
                 work = await self._take_turn(live, handler, lane, bounded=not observe)
@@ -377,6 +391,8 @@ class Executor:
     def _drop(self, live: LiveCommand) -> None:
         self._live.pop(live.id, None)
         self.reports.drop(live.id)
+        if (awaited := self._awaited.pop(live.id, None)) is not None:
+            awaited.set()
 
     # Recovery
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -10,7 +11,10 @@ from protocol.commands import Ending
 from protocol.errors import Issue
 from protocol.operations import Repeat
 
-__all__ = ["Answer", "Handler", "Work"]
+__all__ = ["CURRENT_COMMAND", "Answer", "Handler", "Work"]
+
+CURRENT_COMMAND: ContextVar[str] = ContextVar("current_command", default="")
+"""The id of the command whose turn it is, for what a handler keeps of it beyond its own process."""
 
 
 @dataclass(frozen=True, slots=True)

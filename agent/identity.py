@@ -39,6 +39,8 @@ class Facts(msgspec.Struct, frozen=True, rename="camel"):
     site: str
     control_plane: str
     """As it was joined: the address form of `Endpoint`."""
+    node: str = ""
+    """The machine that the join token was bound to; empty for a site's agent."""
 
 
 class Validity(msgspec.Struct, frozen=True):

@@ -34,6 +34,7 @@ from protocol.frames import (
     encode,
 )
 from protocol.join_token import JoinToken
+from protocol.machine_facts import MachineFacts
 
 __all__ = ["join"]
 
@@ -41,9 +42,12 @@ _TIMEOUT = 20.0
 _LARGEST_CA = 256 * 1024
 
 
-async def join(url: str, token_text: str, store: IdentityStore, *, force: bool = False) -> Identity:
+async def join(
+    url: str, token_text: str, store: IdentityStore, *, force: bool = False, machine: MachineFacts | None = None
+) -> Identity:
     """Joins and returns the new identity, which is durable then. Raises JoinFailed or IdentityError.
 
+    `machine`: which one this is, where the token is bound to a machine.
     With `force` an identity that is there is replaced, but only once the new one is whole. After a crash in between
     the token may be used up; joining again needs a new one.
     """
@@ -63,9 +67,10 @@ async def join(url: str, token_text: str, store: IdentityStore, *, force: bool =
             csr=certificate_request(key, os.uname().nodename),
             host_name=os.uname().nodename,
             version=VERSION,
+            machine=machine,
         )
         joined = await _ask(endpoint, authority, request, unfinished)
-        facts = Facts(joined.agent_id, joined.role, joined.site, str(endpoint))
+        facts = Facts(joined.agent_id, joined.role, joined.site, str(endpoint), joined.node)
         return store.complete(folder, facts, joined.certificate, joined.ca, renewal=False)
     except (JoinFailed, IdentityError):
         # The control plane answered, or was never asked: nothing of this attempt is of use.
@@ -152,7 +157,7 @@ async def _ask(endpoint: Endpoint, authority: x509.Certificate, request: JoinReq
             if unfinished
             else ""
         )
-        raise JoinFailed(f"the control plane refused: {answer.message}{hint}")
+        raise JoinFailed(f"the control plane refused: {answer.message}{hint}", answer.code)
     return answer
 
 

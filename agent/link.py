@@ -27,7 +27,7 @@ from agent.executor import Executor
 from agent.identity import Identity, IdentityStore
 from agent.renewal import Renewal
 from agent.session import Closed, Session, SessionEnd
-from protocol.frames import MAX_FRAME_BYTES, SUBPROTOCOL, Hello, NodeSpec, WatchList, Welcome
+from protocol.frames import MAX_FRAME_BYTES, SUBPROTOCOL, Hello, NodeSpec, Ticket, WatchList, Welcome
 
 __all__ = ["Link", "LinkStatus"]
 
@@ -119,6 +119,7 @@ class Link:
         changed: Callable[[], None] = lambda: None,
         node_spec: Callable[[NodeSpec], None] = lambda _spec: None,
         watch_list: Callable[[WatchList], None] = lambda _list: None,
+        ticket: Callable[[Ticket], None] = lambda _ticket: None,
         consoles: Consoles | None = None,
         chance: random.Random | None = None,
     ) -> None:
@@ -130,6 +131,7 @@ class Link:
         self._changed = changed
         self._node_spec = node_spec
         self._watch_list = watch_list
+        self._ticket = ticket
         self._consoles = consoles
         self._chance = chance or random.Random()
         self._failures = 0
@@ -221,6 +223,7 @@ class Link:
             issued=self._renewal.issued,
             node_spec=self._node_spec,
             watch_list=self._watch_list,
+            ticket=self._ticket,
             note=self._executor.note_session,
             consoles=self._consoles,
         )

@@ -123,11 +123,22 @@ def _firmware(arguments: Mapping[str, object], reading: Mapping[str, object]) ->
         if not found:
             return None
         versions = {component.id or component.name: component.version for component in found}
-        outcomes.append(UpdateOutcome(image=update.image, after=versions))
+        outcomes.append(UpdateOutcome(image=_shown_image(update.image), after=versions))
     after = {name: version for outcome in outcomes for name, version in outcome.after.items()}
     listed = outcomes if arguments.get("updates") else []
     result: dict[str, object] = msgspec.to_builtins(UpdateFirmwareResult(before={}, after=after, updates=listed))
     return result
+
+
+def _shown_image(image: str) -> str:
+    """As the driver's own result names it: without a password, and without what may be one."""
+    # A ramdisk has no such driver, and loads what it needs only.
+    from drivers.redfish.image_source import Image
+
+    try:
+        return Image.parse(image).shown
+    except ValueError:
+        return "(an image)"
 
 
 def _volume_made(arguments: Mapping[str, object], reading: Mapping[str, object]) -> dict[str, object] | None:

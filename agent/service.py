@@ -2,48 +2,59 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import resource
 import secrets
 import signal
 import time
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
 from agent import config as configuration
 from agent import logs, status, systemd
-from agent.bmcs import BmcMemory, Bmcs
+from agent.bmcs import IN_BAND_DRIVER, BmcMemory, Bmcs
 from agent.clock import KernelClock
 from agent.collecting import LogCollector
 from agent.config import Config
 from agent.console_log import ConsoleLogs
 from agent.consoles import Consoles
+from agent.departure import Departures, Means
 from agent.endpoint import Endpoint
 from agent.errors import AgentError, IdentityError
-from agent.event_feeds import EventFeeds
-from agent.event_listener import EventListener, listener_key
 from agent.executor import Executor
-from agent.file_offer import SiteFiles
-from agent.file_server import FileServer
 from agent.files import make_private_folder
+from agent.handlers import Handler
 from agent.identity import Identity, IdentityStore
 from agent.journal import Journal
 from agent.link import Link
 from agent.node_spec import SpecKeeper
 from agent.observations import Observations
+from agent.own_machine import HandlersOf, OwnMachine
+from agent.reboot import Reboot, has_systemd, leave
+from agent.task_run import TaskRunner
+from agent.tickets import Tickets
 from agent.vault import Vault, VaultKey
-from agent.watching import Watcher
 from drivers import INSTALLED, load, operations_of
 from protocol import VERSION
 from protocol.commands import CommandKind
 from protocol.errors import OperationError
-from protocol.frames import PROTOCOL_MINOR, Hello, WatchList
+from protocol.frames import PROTOCOL_MINOR, AgentFrame, Hello, WatchList
+
+if TYPE_CHECKING:
+    from agent.boot_server import BootServer
+    from agent.event_listener import EventListener
+    from agent.file_offer import SiteFiles
+    from agent.watching import Watcher
 
 __all__ = ["Service", "run"]
 
 _log = structlog.get_logger("agent.service")
+_SITE = "site"
 _STATUS_SPACING = 2.0
 _LAST_WORDS_SECONDS = 2.0
 
@@ -73,14 +84,22 @@ class Service:
     """One running agent."""
 
     def __init__(
-        self, config: Config, scrubber: logs.Scrubber, lines: logs.Lines, config_path: Path | None = None
+        self,
+        config: Config,
+        scrubber: logs.Scrubber,
+        lines: logs.Lines,
+        config_path: Path | None = None,
+        *,
+        handlers: HandlersOf | None = None,
     ) -> None:
+        """`handlers`: what this agent does to the machine that it runs on, beyond what every such agent does."""
         self._config = config
         self._config_path = config_path
         self._lines = lines
         self._started_at = time.time()
         self._instance = secrets.token_hex(8)
         self._clock = KernelClock()
+        self._stopping = asyncio.Event()
         self._store = IdentityStore(config.state / "identity")
         identity = self._store.current()
         if identity is None:
@@ -99,8 +118,11 @@ class Service:
             memory = BmcMemory(config.state / "bmcs.json")
         except OperationError as error:
             raise AgentError(error.message) from error
-        self._files = SiteFiles(config.files_dir, FileServer(config.files.listen, config.files.url))
-        self._bmcs = Bmcs(vault, memory, self._files, in_band=self._role != "site")
+        self.tickets = Tickets(self._say)
+        """Boot tickets, over this agent's own link."""
+        self._files = _site_files(config) if self._role == _SITE else None
+        self._bmcs = Bmcs(vault, memory, self._files, in_band=self._role != _SITE)
+        self._boot = self._boot_server(scrubber) if self._role == _SITE else None
         self._consoles = Consoles(
             self._bmcs.drivers,
             config.consoles,
@@ -108,9 +130,17 @@ class Service:
         )
         self._bmcs.keep_consoles(self._consoles)
         self._journal = Journal.open(config.state / "journal.db", self._clock)
+        self._departures = Departures(
+            config.state / "departure.json", self._clock, told=self._told, stop=self._stopping.set
+        )
         self._executor = Executor(
             self._journal,
-            {CommandKind.DRIVER_INVOKE: self._bmcs, CommandKind.COLLECT_LOGS: LogCollector(lines.kept)},
+            {
+                CommandKind.DRIVER_INVOKE: self._bmcs,
+                CommandKind.COLLECT_LOGS: LogCollector(lines.kept),
+                **self._site_handlers(),
+                **self._own_handlers(handlers),
+            },
             self._clock,
             role=self._role,
             clean=scrubber.clean_ending,
@@ -131,11 +161,11 @@ class Service:
             changed=self._status_changed,
             node_spec=self._specs.take,
             watch_list=self._take_watch_list,
+            ticket=self.tickets.take,
             consoles=self._consoles,
         )
-        self._drivers = _driver_table()
+        self._drivers = _driver_table(INSTALLED if self._role == _SITE else (IN_BAND_DRIVER,))
         self._status_due = asyncio.Event()
-        self._stopping = asyncio.Event()
         self._fault: BaseException | None = None
 
     def hello(self, identity: Identity) -> Hello:
@@ -162,7 +192,10 @@ class Service:
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         held = self._journal.held()
         self._executor.recover(held)
+        self._departures.resume()
         await self._watch()
+        if self._boot is not None:
+            await self._boot.start_for_machines()
         tasks = [
             asyncio.create_task(work)
             for work in (self._link.run(), self._keep_status(), systemd.watch(), self._tell_systemd())
@@ -183,11 +216,63 @@ class Service:
         if self._fault is not None:
             raise AgentError(f"a part of the agent failed: {self._fault}") from self._fault
         _log.info("stopped")
+        await self._leave()
+
+    async def _leave(self) -> None:
+        """The machine goes, where a command said so. Raises AgentError when it does not."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # Whoever stops the machine's programs in good order stops this one too.
+            asyncio.get_running_loop().remove_signal_handler(number)
+        watchdog = asyncio.create_task(systemd.watch())
+        try:
+            await self._departures.go()
+        finally:
+            watchdog.cancel()
+
+    def _say(self, frame: AgentFrame) -> None:
+        self._executor.reports.say(frame)
+
+    async def _told(self, command_id: str, seconds: float) -> bool:
+        return await self._executor.until_settled(command_id, seconds)
+
+    def _boot_server(self, scrubber: logs.Scrubber) -> "BootServer":
+        """What the site's machines start from, and how their BMCs are told."""
+        from agent.boot_server import site_boot_server
+        from agent.ramdisk_boot import RamdiskBoot
+
+        server = site_boot_server(self._config, self._clock, self.tickets, scrubber.learn)
+        self._bmcs.ramdisk_boot = RamdiskBoot(server, has_image=bool(self._config.boot.image))
+        return server
+
+    def _site_handlers(self) -> dict[str, Handler]:
+        if self._boot is None:
+            return {}
+        from agent.image_offer import ImageOffer
+
+        return {CommandKind.SITE_OFFER_IMAGE: ImageOffer(self._boot)}
+
+    def _own_handlers(self, more: HandlersOf | None) -> dict[str, Handler]:
+        """What an agent does to the machine that it runs on. A site's agent does none of it: it would be done to the
+        site's own host."""
+        if self._role == _SITE:
+            return {}
+        machine = OwnMachine(self._bmcs.drivers, self._departures, self._config.state)
+        for means in (Means.REBOOT, Means.POWER_OFF):
+            self._departures.ways[means] = functools.partial(leave, host=machine.host, systemd=has_systemd())
+        own: dict[str, Handler] = {
+            CommandKind.NODE_REBOOT: Reboot(machine),
+            CommandKind.TASK_RUN: TaskRunner(machine),
+        }
+        return own | dict(more(machine) if more is not None else {})
 
     async def _watch(self) -> None:
         """Makes ready to watch machines, which a site's agent alone is asked to. Raises AgentError."""
-        if self._role != "site" or not self._config.watch.enabled:
+        if self._role != _SITE or not self._config.watch.enabled:
             return
+        from agent.event_feeds import EventFeeds
+        from agent.event_listener import EventListener, listener_key
+        from agent.watching import Watcher
+
         watcher = self._watcher = Watcher(self._bmcs, self._observations, self._config.watch)
         if self._config.events.listen:
             key = listener_key(self._config.state / "events.key")
@@ -215,12 +300,16 @@ class Service:
         await self._executor.reports.drain(_LAST_WORDS_SECONDS if self._link.status.connected else 0.0)
         await self._link.close("the agent stops")
         await self._specs.aclose()
+        await self._departures.aclose()
         if self._watcher is not None:
             await self._watcher.aclose()
         if self._listener is not None:
             await self._listener.aclose()
+        if self._boot is not None:
+            await self._boot.aclose()
         await self._bmcs.aclose()
-        await self._files.aclose()
+        if self._files is not None:
+            await self._files.aclose()
 
     def _reload(self) -> None:
         """SIGHUP: the log level anew, and a connection attempt at once. Everything else needs a restart."""
@@ -285,10 +374,17 @@ class Service:
             await asyncio.sleep(_STATUS_SPACING)
 
 
-def _driver_table() -> dict[str, list[str]]:
+def _site_files(config: Config) -> "SiteFiles":
+    from agent.file_offer import SiteFiles
+    from agent.file_server import FileServer
+
+    return SiteFiles(config.files_dir, FileServer(config.files.listen, config.files.url))
+
+
+def _driver_table(names: Iterable[str]) -> dict[str, list[str]]:
     """Each driver that loads here, and what it can do; one that does not load is told of, and left out."""
     table: dict[str, list[str]] = {}
-    for name in INSTALLED:
+    for name in names:
         try:
             table[name] = operations_of(load(name))
         except (ImportError, AttributeError, OperationError) as error:

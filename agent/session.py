@@ -26,6 +26,7 @@ from protocol.frames import (
     NodeSpec,
     Ready,
     Settled,
+    Ticket,
     WatchList,
     Welcome,
     decode_control_frame,
@@ -79,8 +80,8 @@ class SessionEnd(msgspec.Struct, frozen=True, kw_only=True):
 class Session:
     """One conversation.
 
-    `welcomed`, `issued`, `node_spec` and `watch_list` are called from the reader, so they must not wait; `note` makes
-    the session durable in the journal, and may.
+    `welcomed`, `issued`, `node_spec`, `watch_list` and `ticket` are called from the reader, so they must not wait;
+    `note` makes the session durable in the journal, and may.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Session:
         issued: Callable[[CertificateIssued], None] = lambda _issued: None,
         node_spec: Callable[[NodeSpec], None] = lambda _spec: None,
         watch_list: Callable[[WatchList], None] = lambda _list: None,
+        ticket: Callable[[Ticket], None] = lambda _ticket: None,
         note: Callable[[str], Awaitable[None]] = _noted_nowhere,
         consoles: Consoles | None = None,
     ) -> None:
@@ -103,6 +105,7 @@ class Session:
         self._issued = issued
         self._node_spec = node_spec
         self._watch_list = watch_list
+        self._ticket = ticket
         self._note = note
         self._consoles = consoles
         self._welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
@@ -223,6 +226,8 @@ class Session:
                 self._node_spec(frame)
             case WatchList():
                 self._watch_list(frame)
+            case Ticket():
+                self._ticket(frame)
             case Goodbye():
                 self._goodbye = frame
             case ErrorFrame():

@@ -44,6 +44,7 @@ _WORK_SHARE = 10
 _EVENT_SPACING = 2.0
 _AFTER = {EventKind.POWER: (3.0, 10.0), EventKind.HEALTH: (5.0,)}
 """An event may come before the state that it tells of can be read: further looks, in seconds."""
+_MOST_FOLLOW_UPS = 2
 _ANNOUNCED = 20.0
 """How long after an event a change counts as told by it."""
 _AT_ONCE = frozenset(
@@ -237,7 +238,12 @@ class Watcher:
         """A look within `delay` seconds; while one is under way, after it."""
         watched.how = how
         if watched.looking:
-            watched.follow_up.appendleft(max(delay, _EVENT_SPACING))
+            soon = max(delay, _EVENT_SPACING)
+            if len(watched.follow_up) > _MOST_FOLLOW_UPS:
+                # However many events come meanwhile, one look after this one is enough for all of them.
+                watched.follow_up[0] = min(watched.follow_up[0], soon)
+            else:
+                watched.follow_up.appendleft(soon)
         elif not watched.waiting and watched.due_at > self._clock() + delay:
             self._schedule(watched, delay)
 

@@ -20,6 +20,7 @@ MODULES = {
     "poll.fleet": "benchmarks.poll_fleet",
     "firmware.push.rss_mib": "benchmarks.firmware_push",
     "image.write": "benchmarks.image_write",
+    "image.fetch": "benchmarks.image_fetch",
     "gateway.idle_kib_per_agent": "benchmarks.gateway_idle",
     "gateway.reconnect_storm": "benchmarks.gateway_storm",
     "commands.per_second": "benchmarks.commands_rate",

@@ -25,6 +25,7 @@ from control_plane.node_specs import note_applied
 from control_plane.records import CommandRow, SessionRow
 from control_plane.sessions import make_ready, record_certificate, refuse_revoked
 from control_plane.store import Store, StoreClosed, StoreError, StoreUnavailable, Transaction
+from control_plane.tickets import Issuer, answer_request
 from protocol.commands import CommandState
 from protocol.errors import ProtocolError, RequestError
 from protocol.frames import (
@@ -39,10 +40,12 @@ from protocol.frames import (
     Goodbye,
     Hello,
     NodeSpecApplied,
+    Observation,
     Progress,
     Ready,
     Settled,
     Started,
+    TicketRequest,
     decode_agent_frame,
     encode,
 )
@@ -81,8 +84,12 @@ class AgentLink:
         "_settled",
         "_store",
         "_tasks",
+        "agent_url",
+        "on_bytes",
+        "on_observation",
         "on_ready",
         "progress",
+        "protocol",
         "ready",
         "session",
         "tenant_id",
@@ -99,13 +106,21 @@ class AgentLink:
         """The agent's journal has noted this session: commands may be sent."""
         self.on_ready: Callable[[int], None] | None = None
         """Called once with the store's time when it becomes ready."""
+        self.on_observation: Callable[[SessionRow, Observation], None] | None = None
+        """Called with what the agent has seen of its machines; it must not wait."""
+        self.on_bytes: Callable[[bytes], None] | None = None
+        """Called with each binary message: a console's; it must not wait. Raises ProtocolError."""
+        self.protocol = 0
+        """The minor version that the agent speaks."""
+        self.agent_url = ""
+        """What tickets say of where the control plane is."""
         self._connection = connection
         self._store = store
         self._authority = authority
         self._tasks: set[asyncio.Task[None]] = set()
         self._bytes = 0
         self._settled: list[str] = []
-        self._posted: deque[msgspec.Struct | _Posted] | None = None
+        self._posted: deque[msgspec.Struct | _Posted | bytes] | None = None
         self._sender: asyncio.Task[None] | None = None
         self._cancelled: set[str] = set()
         self._failure: StoreError | None = None
@@ -124,8 +139,11 @@ class AgentLink:
             if self._failure is not None:
                 raise self._failure
 
-    def post(self, frame: msgspec.Struct | _Posted) -> None:
-        """Sends it after what was posted before. A cut connection is no failure: the next hello settles it."""
+    def post(self, frame: msgspec.Struct | _Posted | bytes) -> None:
+        """Sends it after what was posted before; bytes as a binary message.
+
+        A cut connection is no failure: the next hello settles it.
+        """
         if self._posted is None:
             self._posted = deque()
         self._posted.append(frame)
@@ -169,7 +187,7 @@ class AgentLink:
         try:
             while True:
                 if self._posted:
-                    await self._send(_of_this_moment(self._posted.popleft()))
+                    await self._send_posted_one(self._posted.popleft())
                 elif self._settled:
                     # One frame for all endings that become durable together.
                     await asyncio.sleep(0)
@@ -182,6 +200,12 @@ class AgentLink:
         finally:
             self._posted = self._sender = None
 
+    async def _send_posted_one(self, posted: msgspec.Struct | _Posted | bytes) -> None:
+        if isinstance(posted, bytes):
+            await self._connection.send(posted)
+        else:
+            await self._send(_of_this_moment(posted))
+
     async def _send(self, frame: msgspec.Struct) -> None:
         await self._connection.send(encode(frame), text=True)
 
@@ -193,7 +217,7 @@ class AgentLink:
 
     async def _take(self, data: str | bytes) -> None:
         if isinstance(data, bytes):
-            await self._send_quietly(ErrorFrame(message="no console stream is open on this connection"))
+            await self._take_bytes(data)
             return
         try:
             frame = decode_agent_frame(data)
@@ -211,6 +235,14 @@ class AgentLink:
         while len(self._tasks) >= _FRAMES_AT_ONCE or self._bytes >= _BYTES_AT_ONCE:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
 
+    async def _take_bytes(self, message: bytes) -> None:
+        try:
+            if self.on_bytes is None:
+                raise ProtocolError("no console stream is open on this connection", about="binary")
+            self.on_bytes(message)
+        except ProtocolError as error:
+            await self._send_quietly(ErrorFrame(message=error.message, about=error.about))
+
     def _done(self, task: asyncio.Task[None], size: int) -> None:
         self._tasks.discard(task)
         self._bytes -= size
@@ -227,8 +259,13 @@ class AgentLink:
                 return self._advance(frame.id, CommandState.RUNNING)
             case Progress():
                 self._keep_progress(frame)
+            case Observation():
+                if self.on_observation is not None:
+                    self.on_observation(self.session, frame)
             case NodeSpecApplied():
                 return self._store.write(note_applied, self.session, frame.generation)
+            case TicketRequest():
+                return self._give_ticket(frame)
             case CertificateRequest():
                 return self._renew(frame)
             case Hello():
@@ -285,6 +322,10 @@ class AgentLink:
         self._cancelled.discard(frame.id)
         self._settled.append(frame.id)
         self._wake_sender()
+
+    async def _give_ticket(self, frame: TicketRequest) -> None:
+        issuer = Issuer(self._authority.sha256, self.agent_url)
+        self.post(await self._store.write(answer_request, self.session, frame, issuer))
 
     async def _renew(self, frame: CertificateRequest) -> None:
         try:

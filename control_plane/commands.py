@@ -13,6 +13,7 @@ from enum import Enum
 import msgspec
 
 from control_plane.events import publish
+from control_plane.machine_facts import note_inventory_marks
 from control_plane.nodes import pin_certificate
 from control_plane.records import CommandRow, SessionRow, columns
 from control_plane.store import Transaction, json_text, params_of
@@ -304,7 +305,11 @@ def settle(
         return Settlement.LATE, row
     fingerprint = ending.observed.get("tlsFingerprint")
     if fingerprint is not None:
-        pin_certificate(tx, row.node_id, fingerprint)
+        pin_certificate(tx, row.node_id, fingerprint, ending.observed.get("tlsFingerprintReplaced"))
+    if ending.outcome is Outcome.SUCCEEDED and row.payload.get("operation") == "getInventory":
+        note_inventory_marks(
+            tx, row.node_id, ending.result, "host" if row.payload.get("driver") == "linux" else "bmc"
+        )
     return Settlement.SETTLED, end(tx, row, ending)
 
 

@@ -23,6 +23,16 @@ format = "json"
 [engine]
 enabled = true                            # false: this worker serves the API and agents, and drives no workflows
 
+[metal]                                   # the profile that each verb runs, where a node has none of its own
+commission = "commission"
+deploy = "deploy"
+release = "release"
+rescue = "rescue"
+remediate = "remediate"
+
+[consoles]
+ring_bytes = 262144                       # of each console's output, for whoever joins late
+
 [retention]
 events = "30d"
 commands = "90d"
@@ -44,6 +54,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 import msgspec
 from msgspec import Meta
 
+from control_plane.metal.bindings import Bindings
 from control_plane.retention import Kept
 from control_plane.store import StoreUrlInvalid
 from control_plane.store.location import sqlite_path
@@ -55,6 +66,7 @@ __all__ = ["DEFAULT_FILE", "Config", "ConfigError", "Listen", "load", "store_url
 
 DEFAULT_FILE = Path("/etc/rackwright/control-plane.toml")
 _WORKER = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$(?!\n)"
+ProfileName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$(?!\n)", max_length=128)]
 _HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9-]{1,63}(?<!-))*")
 
 
@@ -102,6 +114,27 @@ class EngineConfig(_Section, frozen=True, kw_only=True):
     """Whether this worker drives workflows. Some worker of the database must."""
 
 
+class MetalConfig(_Section, frozen=True, kw_only=True):
+    """Each verb's profile, by name."""
+
+    commission: ProfileName = "commission"
+    deploy: ProfileName = "deploy"
+    release: ProfileName = "release"
+    rescue: ProfileName = "rescue"
+    remediate: ProfileName = "remediate"
+
+    @property
+    def bindings(self) -> Bindings:
+        return Bindings(**msgspec.structs.asdict(self))
+
+
+class ConsolesConfig(_Section, frozen=True, kw_only=True):
+    ring_bytes: Annotated[int, Meta(ge=4_096, le=16_777_216)] = 262_144
+    """Of each console's output, kept in memory for whoever joins late or is slow."""
+    linger_seconds: Annotated[float, Meta(ge=0, le=3_600)] = 20.0
+    """How long a console is still followed after its last reader has left."""
+
+
 class RetentionConfig(_Section, frozen=True, kw_only=True):
     events: str | int = "30d"
     commands: str | int = "90d"
@@ -133,6 +166,8 @@ class Config(_Section, frozen=True, kw_only=True):
     log: LogConfig = LogConfig()
     engine: EngineConfig = EngineConfig()
     retention: RetentionConfig = RetentionConfig()
+    consoles: ConsolesConfig = ConsolesConfig()
+    metal: MetalConfig = MetalConfig()
 
     @property
     def state(self) -> Path:

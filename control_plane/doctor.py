@@ -135,6 +135,58 @@ def _failed(tx: Transaction, asked: _Asked) -> Iterator[Finding]:
         )
 
 
+def _failed_nodes(tx: Transaction, asked: _Asked) -> Iterator[Finding]:
+    rows = tx.all(
+        f"""
+        SELECT provisions.tenant_id, provisions.node_id, nodes.name, provisions.verb, provisions.cause,
+            provisions.since
+        FROM provisions JOIN nodes ON nodes.id = provisions.node_id
+        WHERE provisions.state = 'failed' {asked.of("provisions")}
+        ORDER BY provisions.since DESC LIMIT :limit
+        """,
+        asked.params(),
+    )
+    for tenant_id, node_id, name, verb, cause, since in rows:
+        why = "" if cause is None else f": {msgspec.json.decode(cause, type=WorkflowError).message}"
+        yield Finding(
+            id="metal-failed",
+            severity="warning",
+            tenant_id=tenant_id,
+            subject=f"node/{node_id}",
+            message=f"{name!r} failed to {verb} {_span(asked.now - since)} ago{why}",
+            hint=(
+                f"mend the cause, then begin anew (rackwright nodes {_again(verb)} {name}), "
+                f"or take it back (rackwright nodes recover {name})"
+            ),
+        )
+
+
+def _stalled_nodes(tx: Transaction, asked: _Asked) -> Iterator[Finding]:
+    """Shown as under way, and no workflow moves them."""
+    rows = tx.all(
+        f"""
+        SELECT provisions.tenant_id, provisions.node_id, nodes.name, provisions.state,
+            COALESCE(workflows.finished_at, provisions.since)
+        FROM provisions JOIN nodes ON nodes.id = provisions.node_id
+            LEFT JOIN workflows ON workflows.id = provisions.workflow_id
+        WHERE provisions.state IN ('commissioning', 'deploying', 'releasing', 'rescuing')
+            AND (workflows.id IS NULL OR workflows.state IN ('succeeded', 'failed', 'cancelled'))
+            AND COALESCE(workflows.finished_at, provisions.since) < :before {asked.of("provisions")}
+        ORDER BY provisions.node_id LIMIT :limit
+        """,
+        asked.params(before=asked.now - asked.timing.stuck_after_ms),
+    )
+    for tenant_id, node_id, name, state, since in rows:
+        yield Finding(
+            id="metal-stalled",
+            severity="warning",
+            tenant_id=tenant_id,
+            subject=f"node/{node_id}",
+            message=f"{name!r} is {state}, and no workflow has moved it for {_span(asked.now - since)}",
+            hint="see that a control plane with its engine enabled reaches the database, and look into its log",
+        )
+
+
 def _absent_agents(tx: Transaction, asked: _Asked) -> Iterator[Finding]:
     """Of the agents that serve a site. A machine's own agent is away whenever the machine is."""
     rows = tx.all(
@@ -236,12 +288,19 @@ def _late_commands(tx: Transaction, asked: _Asked) -> Iterator[Finding]:
 _CHECKS: tuple[Callable[[Transaction, _Asked], Iterator[Finding]], ...] = (
     _undriven_shards,
     _stuck,
+    _stalled_nodes,
+    _failed_nodes,
     _late_commands,
     _absent_agents,
     _old_certificates,
     _unserved_sites,
     _failed,
 )
+
+
+def _again(verb: str | None) -> str:
+    """What an operator starts where this has failed: a remediation is started by nobody."""
+    return "rescue" if verb in (None, "remediate") else str(verb)
 
 
 def _on(node_id: str | None) -> str:

@@ -6,6 +6,7 @@ survive: the tables are the truth, and a connection only makes them move (see `c
 """
 
 import asyncio
+import functools
 import http
 import logging
 import ssl
@@ -21,13 +22,16 @@ from websockets.typing import Subprotocol
 from control_plane.agent_link import AgentLink
 from control_plane.authority import Authority, agent_of
 from control_plane.commands import COMMANDS_CHANNEL, mark_sent
+from control_plane.consoles import Consoles
 from control_plane.delivery import Delivery
 from control_plane.joining import Joining
 from control_plane.node_specs import DAEMON, SpecDelivery
+from control_plane.observations import ObservationIntake
 from control_plane.records import AgentRow, CommandRow, SessionRow
 from control_plane.resume import Resume
 from control_plane.sessions import (
     REVOKED_CHANNEL,
+    SUPERSEDED_CHANNEL,
     AgentRevoked,
     close_session,
     close_worker_sessions,
@@ -35,10 +39,12 @@ from control_plane.sessions import (
     open_session,
 )
 from control_plane.store import Store, StoreClosed, StoreError, StoreUnavailable, Transaction
+from control_plane.watch_lists import WatchDelivery
 from protocol.errors import ProtocolError
 from protocol.frames import (
     JOIN_SUBPROTOCOL,
     MAX_FRAME_BYTES,
+    PROTOCOL_MINOR,
     SUBPROTOCOL,
     ErrorFrame,
     Goodbye,
@@ -76,19 +82,25 @@ class Gateway:
         host: str = "127.0.0.1",
         port: int = 0,
         names: Sequence[str] = ("localhost", "127.0.0.1"),
+        agent_url: str = "",
     ) -> None:
+        """`agent_url`: where machines are told to connect to; empty for the first name and the bound port."""
         self._store = store
         self._authority = authority
         self._worker = worker
         self._host = host
         self._requested_port = port
         self._names = names
+        self._agent_url = agent_url
         self._links: dict[str, AgentLink] = {}
         self._server: Server | None = None
         self._context: ssl.SSLContext | None = None
         self._joining = Joining(store, authority)
         self._delivery = Delivery(store, worker, self._links, self._send_away)
         self._specs = SpecDelivery(store, worker, self._links)
+        self._watch_lists = WatchDelivery(store, worker, self._links)
+        self.observations = ObservationIntake(store)
+        self.consoles = Consoles(store, self._links, worker=worker)
         self._stop_listening: list[Callable[[], None]] = []
         self._farewells: set[asyncio.Task[None]] = set()
         self._expected = 0
@@ -102,6 +114,12 @@ class Gateway:
         if self._server is None:
             raise RuntimeError("the gateway is not started")
         return int(next(iter(self._server.sockets)).getsockname()[1])
+
+    @property
+    def agent_url(self) -> str:
+        """Where an agent connects to. Only while started."""
+        name = self._names[0]
+        return self._agent_url or f"wss://{f'[{name}]' if ':' in name else name}:{self.port}"
 
     @property
     def connected(self) -> Mapping[str, AgentLink]:
@@ -133,9 +151,12 @@ class Gateway:
         self._stop_listening = [
             self._store.listen(COMMANDS_CHANNEL, self._delivery.wake),
             self._store.listen(REVOKED_CHANNEL, self._on_revoked),
+            self._store.listen(SUPERSEDED_CHANNEL, self._on_superseded),
         ]
         self._delivery.start()
         self._specs.start()
+        self._watch_lists.start()
+        self.observations.start()
 
     async def stop(self, reason: str = "the control plane is stopping") -> None:
         """Closes the port, then says goodbye to every agent. Open commands stay open in the tables.
@@ -147,6 +168,8 @@ class Gateway:
             stop()
         await self._delivery.stop()
         await self._specs.stop()
+        await self._watch_lists.stop()
+        await self.observations.stop()
         if self._server is None:
             return
         # First: who is sent away must not come back in by the same door.
@@ -200,6 +223,12 @@ class Gateway:
         elif not agent_id:
             # Hints may have been missed: the tables know.
             self._delivery.wake("")
+
+    def _on_superseded(self, session_id: str) -> None:
+        for link in self._links.values():
+            if link.session.id == session_id:
+                self._say_goodbye(link, Goodbye(reason="superseded by a new boot of this machine"))
+                return
 
     def _send_away(self, link: AgentLink) -> None:
         self._say_goodbye(link, Goodbye(reason="this agent was revoked"))
@@ -257,13 +286,16 @@ class Gateway:
             await connection.close(1008, "the hello names another agent than the certificate")
             return
         try:
-            opened = await self._store.write(_open, hello, self._worker)
+            opened = await self._store.write(_open, hello, self._worker, _peer_certificate(connection))
         except AgentRevoked as revoked:
             _log.warning("agent %s was turned away: %s", agent_id, revoked)
             await connection.send(encode(Goodbye(reason=f"this agent was revoked: {revoked}")), text=True)
             await connection.close(1008, "revoked")
             return
         link = AgentLink(connection, opened.session, opened.agent.tenant_id, self._store, self._authority)
+        link.protocol, link.on_observation = hello.protocol, self.observations.take
+        link.agent_url = self.agent_url
+        link.on_bytes = functools.partial(self.consoles.receive, agent_id)
         # The welcome and what follows it are posted before anybody else can post.
         self._welcome(link, opened)
         reason = "superseded by a newer connection"
@@ -279,6 +311,7 @@ class Gateway:
         finally:
             if self._links.get(agent_id) is link:
                 del self._links[agent_id]
+            self.consoles.link_lost(link)
             await self._close_session(link.session.id, reason)
 
     def _take_over(self, link: AgentLink) -> bool:
@@ -301,7 +334,10 @@ class Gateway:
         resume = opened.resume
         link.post(
             Welcome(
-                session_id=link.session.id, settled=resume.forget, reconnect_spread_ms=self._reconnect_spread_ms()
+                session_id=link.session.id,
+                protocol=PROTOCOL_MINOR,
+                settled=resume.forget,
+                reconnect_spread_ms=self._reconnect_spread_ms(),
             )
         )
         link.on_ready = lambda now: self._on_ready(link, resume, now)
@@ -313,6 +349,8 @@ class Gateway:
         for row in resume.send:
             link.send_command(row, now)
         self._delivery.wake(link.session.agent_id)
+        self._watch_lists.wake(link.session.agent_id)
+        self.consoles.link_ready(link.session.agent_id)
 
     async def _close_session(self, session_id: str, reason: str) -> None:
         """Tried until it is stored: else the agent would be shown as connected, and be sent commands in vain."""
@@ -353,14 +391,21 @@ class _Opened(NamedTuple):
     now: int
 
 
-def _open(tx: Transaction, hello: Hello, worker: str) -> _Opened:
-    session, agent, resume = open_session(tx, hello, worker)
+def _open(tx: Transaction, hello: Hello, worker: str, certificate: str | None) -> _Opened:
+    session, agent, resume = open_session(tx, hello, worker, certificate)
     return _Opened(session, agent, resume._replace(send=mark_sent(tx, resume.send, session)), tx.now())
 
 
 def _peer_agent(connection: ServerConnection) -> str | None:
     tls = connection.transport.get_extra_info("ssl_object")
     return agent_of(tls.getpeercert()) if tls is not None else None
+
+
+def _peer_certificate(connection: ServerConnection) -> str | None:
+    """The serial number of the peer's certificate, as `certificates` has it."""
+    tls = connection.transport.get_extra_info("ssl_object")
+    certificate = tls.getpeercert() if tls is not None else None
+    return f"{int(certificate['serialNumber'], 16):x}" if certificate else None
 
 
 async def _hello(connection: ServerConnection) -> Hello | None:

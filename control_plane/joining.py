@@ -18,9 +18,10 @@ from websockets.asyncio.server import ServerConnection
 from websockets.http11 import Response
 
 from control_plane.authority import Authority
+from control_plane.machine_joining import Ambiguous, bound_node, join_machine
 from control_plane.sessions import record_certificate, redeem_join_token
 from control_plane.store import Store, Transaction
-from protocol.errors import RequestError
+from protocol.errors import RequestCode, RequestError
 from protocol.frames import Joined, JoinRefused, JoinRequest, encode
 from protocol.ids import is_id
 from protocol.secret import Secret
@@ -79,23 +80,30 @@ class Joining:
 
     async def _answer(self, data: bytes | str, network: str) -> Joined | JoinRefused:
         if self._refusals[network] >= _REFUSALS_PER_MINUTE or len(self._refusals) >= _ADDRESSES_AT_ONCE:
-            return JoinRefused(message="too many join attempts were refused: wait a minute and try again")
+            return JoinRefused(
+                message="too many join attempts were refused: wait a minute and try again", code="BUSY"
+            )
         try:
             request = msgspec.json.decode(data, type=JoinRequest)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._count_refusal(network)
-            return JoinRefused(message=f"the join request cannot be read: {error}")
+            return JoinRefused(message=f"the join request cannot be read: {error}", code="UNREADABLE")
         if not is_id(request.token_id, "jtk"):
             self._count_refusal(network)
-            return JoinRefused(message="this join token is not known here: make a new one and use it whole")
+            return JoinRefused(
+                message="this join token is not known here: make a new one and use it whole", code="TOKEN_REFUSED"
+            )
         try:
-            return await self._store.write(_join, self._authority, request, Secret(request.secret))
+            answer = await self._store.write(_join, self._authority, request, Secret(request.secret))
         except RequestError as error:
+            unreadable = error.code is RequestCode.INVALID_INPUT
+            answer = JoinRefused(message=error.message, code="UNREADABLE" if unreadable else "TOKEN_REFUSED")
+        if isinstance(answer, JoinRefused):
             self._count_refusal(network)
             _log.warning(
-                "a join was refused: token %s from %s: %s", request.token_id, request.host_name[:255], error.message
+                "a join was refused: token %s from %s: %s", request.token_id, request.host_name[:255], answer.message
             )
-            return JoinRefused(message=error.message)
+        return answer
 
     def _count_refusal(self, network: str) -> None:
         self._refusals[network] += 1
@@ -119,10 +127,23 @@ def _network_of(connection: ServerConnection) -> str:
     return str(ipaddress.ip_network((address, 64), strict=False))
 
 
-def _join(tx: Transaction, authority: Authority, request: JoinRequest, secret: Secret) -> Joined:
-    agent = redeem_join_token(tx, request.token_id, secret.reveal(), request.host_name, request.version)
+def _join(tx: Transaction, authority: Authority, request: JoinRequest, secret: Secret) -> Joined | JoinRefused:
+    if bound_node(tx, request.token_id) is not None:
+        joined = join_machine(
+            tx, request.token_id, secret.reveal(), request.host_name, request.version, request.machine
+        )
+        if isinstance(joined, Ambiguous):
+            return JoinRefused(message=joined.message, code="AMBIGUOUS_MACHINE")
+        agent = joined
+    else:
+        agent = redeem_join_token(tx, request.token_id, secret.reveal(), request.host_name, request.version)
     issued = authority.issue_agent(request.csr, agent.id)
     record_certificate(tx, agent.id, issued.serial, issued.not_after_ms)
     return Joined(
-        agent_id=agent.id, role=agent.role, site=agent.site_id or "", certificate=issued.pem, ca=authority.pem
+        agent_id=agent.id,
+        role=agent.role,
+        site=agent.site_id or "",
+        certificate=issued.pem,
+        ca=authority.pem,
+        node=agent.node_id or "",
     )

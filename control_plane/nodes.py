@@ -4,21 +4,26 @@ import msgspec
 
 from control_plane.records import NodeRow, columns
 from control_plane.store import Transaction, params_of
+from protocol.addresses import Address, Scheme, TlsMode
 from protocol.commands import TargetRef
 from protocol.errors import RequestCode, RequestError
 from protocol.ids import is_id
 
 __all__ = [
+    "WATCH_CHANNEL",
     "create_node",
     "delete_node",
     "find_node",
     "labels_of",
     "list_nodes",
     "pin_certificate",
+    "target_by",
     "target_of",
     "update_node",
 ]
 
+WATCH_CHANNEL = "watch"
+"""Payload: the id of a site whose machines, or the ways to them, may have changed; empty for any site."""
 _COLUMNS = columns(NodeRow)
 
 
@@ -31,6 +36,7 @@ def create_node(tx: Transaction, node: NodeRow) -> NodeRow:
     )
     if not changed:
         raise RequestError(RequestCode.CONFLICT, f"there is a node named {node.name!r} already")
+    tx.notify(WATCH_CHANNEL, node.site_id)
     return node
 
 
@@ -52,15 +58,38 @@ def find_node(tx: Transaction, tenant_id: str, name_or_id: str, *, lock: bool = 
 
 
 def labels_of(tx: Transaction, node_id: str | None) -> dict[str, str]:
-    """A node's labels; none where there is no node."""
-    row = tx.one("SELECT labels FROM nodes WHERE id = :id", {"id": node_id}) if node_id is not None else None
-    return {} if row is None else msgspec.json.decode(row[0], type=dict[str, str])
+    """What inventories have found of a node, and over it what an operator says. None where there is no node."""
+    if node_id is None:
+        return {}
+    row = tx.one(
+        "SELECT nodes.labels, found_labels.labels FROM nodes "
+        "LEFT JOIN found_labels ON found_labels.node_id = nodes.id WHERE nodes.id = :id",
+        {"id": node_id},
+    )
+    if row is None:
+        return {}
+    own, found = (msgspec.json.decode(text, type=dict[str, str]) if text else {} for text in row)
+    return found | own
 
 
-def target_of(tx: Transaction, node_id: str) -> TargetRef | None:
-    """How a node's BMC is reached; None when the node is gone."""
+def target_of(tx: Transaction, node_id: str, driver: str = "auto") -> TargetRef | None:
+    """How a node's BMC is reached by this driver; None when the node is gone."""
     row = tx.one("SELECT bmc_address, credential_ref, tls FROM nodes WHERE id = :id", {"id": node_id})
-    return None if row is None else TargetRef(*row)
+    return None if row is None else target_by(driver, TargetRef(*row))
+
+
+def target_by(driver: str, target: TargetRef) -> TargetRef:
+    """The same BMC in the driver's own address form: a node has one address, and may have another driver for its
+    console. A certificate's pin says nothing of an SSH host key, which the agent pins by itself."""
+    address = Address.parse(target.address)
+    scheme = {"ipmi": Scheme.IPMI, "ssh": Scheme.SSH}.get(driver)
+    if scheme is None or address.scheme in (scheme, Scheme.SIMULATED):
+        return target
+    tls = target.tls if driver != "ssh" or target.tls == TlsMode.NONE else TlsMode.FIRST_USE.value
+    if address.scheme is Scheme.ANY:
+        return msgspec.structs.replace(target, tls=tls)
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    return msgspec.structs.replace(target, address=f"{scheme}://{host}", tls=tls)
 
 
 def list_nodes(tx: Transaction, tenant_id: str, after: str, limit: int, site_id: str | None = None) -> list[NodeRow]:
@@ -87,7 +116,10 @@ def update_node(tx: Transaction, node: NodeRow) -> NodeRow:
         raise RequestError(RequestCode.CONFLICT, f"there is a node named {node.name!r} already")
     changed = msgspec.structs.replace(node, updated_at=tx.now())
     assigned = ", ".join(f"{c} = :{c}" for c in NodeRow.__struct_fields__ if c != "id")
+    before = tx.one("SELECT site_id FROM nodes WHERE id = :id", {"id": node.id})
     tx.run(f"UPDATE nodes SET {assigned} WHERE id = :id", params_of(changed))
+    for site_id in {changed.site_id, changed.site_id if before is None else str(before[0])}:
+        tx.notify(WATCH_CHANNEL, site_id)
     return changed
 
 
@@ -112,13 +144,20 @@ def delete_node(tx: Transaction, node: NodeRow) -> None:
         raise RequestError(
             RequestCode.INVALID_STATE, f"node {node.name!r} has {busy[0]} open commands: cancel them or wait for them"
         )
-    tx.run("DELETE FROM desired_states WHERE node_id = :id", {"id": node.id})
+    for table in ("desired_states", "found_labels", "provisions"):
+        tx.run(f"DELETE FROM {table} WHERE node_id = :id", {"id": node.id})
     tx.run("DELETE FROM nodes WHERE id = :id", {"id": node.id})
+    tx.notify(WATCH_CHANNEL, node.site_id)
 
 
-def pin_certificate(tx: Transaction, node_id: str, fingerprint: str) -> None:
-    """Turns `first-use` into the certificate that was seen; a policy that somebody chose is left alone."""
+def pin_certificate(tx: Transaction, node_id: str, fingerprint: str, replaced: str | None = None) -> None:
+    """Turns `first-use` into the certificate that was seen; a policy that somebody chose is left alone.
+
+    `replaced`: the certificate in whose place the agent has put this one; a pin of it follows. The agent knows of
+    both already, so that its watch list may wait for the next sweep.
+    """
+    known = "first-use" if replaced is None else f"sha256:{replaced}"
     tx.run(
-        "UPDATE nodes SET tls = :tls, updated_at = :now WHERE id = :id AND tls = 'first-use'",
-        {"id": node_id, "tls": f"sha256:{fingerprint}", "now": tx.now()},
+        "UPDATE nodes SET tls = :tls, updated_at = :now WHERE id = :id AND tls IN ('first-use', :known)",
+        {"id": node_id, "tls": f"sha256:{fingerprint}", "now": tx.now(), "known": known},
     )

@@ -59,6 +59,8 @@ class JoinTokenRow(msgspec.Struct, frozen=True):
     expires_at: int
     used_at: int | None
     used_by: str | None
+    node_id: str | None = None
+    """The machine that it is bound to."""
 
 
 class SessionRow(msgspec.Struct, frozen=True):

@@ -25,8 +25,12 @@ from control_plane.config import ApiConfig, Config, Listen, store_url
 from control_plane.engine.gauges import EngineGauges
 from control_plane.engine.reconciler import Reconciler
 from control_plane.engine.registry import default_registry
+from control_plane.engine.timing import Timing
 from control_plane.gateway import Gateway
 from control_plane.housekeeping import Housekeeping
+from control_plane.metal.owner import MetalOwner
+from control_plane.metal.remediation import Remediation
+from control_plane.metal.verbs import Tools
 from control_plane.store import SchemaBehind, Store, StoreError, Transaction, migrate, open_store, verify
 from control_plane.store.migrate import applied_migrations
 from control_plane.tokens import LOCAL_OPERATOR
@@ -37,6 +41,8 @@ __all__ = ["ControlPlane", "StartFailed", "prepare_store", "serve"]
 
 _log = logging.getLogger("control_plane.server")
 _STOP_SECONDS = 10
+_LARGEST_MESSAGE = 65_536
+"""What an operator's client may send to a console at once."""
 _READY_SECONDS = 2.0
 _DAY = 86_400.0
 
@@ -97,7 +103,10 @@ class ControlPlane:
             host=listen.host,
             port=listen.port,
             names=config.public_names,
+            agent_url=config.agent_url if listen.port else "",
         )
+        self.gateway.consoles.ring_bytes = config.consoles.ring_bytes
+        self.gateway.consoles.linger = config.consoles.linger_seconds
         try:
             await self.gateway.start()
         except OSError as error:
@@ -108,6 +117,9 @@ class ControlPlane:
             # Cancelled, it gives its shards back, so that other workers go on at once.
             engine = Reconciler(self.store, self._registry, worker=config.worker_name)
             self._keep_running(engine.run(), "workflow engine")
+            tools = Tools(self._registry, Timing(), config.metal.bindings)
+            self._keep_running(MetalOwner(self.store, tools).run(), "metal")
+            self._keep_running(Remediation(self.store, tools).run(), "remediation")
         await self._start_api(authority)
         if (seconds := systemd.watchdog_seconds()) is not None:
             self._keep_running(_beat(seconds), "watchdog")
@@ -124,19 +136,22 @@ class ControlPlane:
             waiters=waiters,
             links=links,
             registry=self._registry,
+            bindings=config.metal.bindings,
         )
         metrics = Metrics(lambda: len(self.gateway.connected))
         waiters.seen = metrics.command_seen
         gauges = EngineGauges(self.store)
         self._keep_running(gauges.run(), "engine gauges")
         metrics.watch_engine(lambda: gauges.last)
+        metrics.watch_observations(lambda: self.gateway.observations.counts)
         dispatcher = Dispatcher(self.services, metrics)
         self.compute = Compute(dispatcher)
-        hub = EventHub(self.store)
+        hub = EventHub(self.store, self.services.horizon)
         waiters.start()
         hub.start()
-        local = build_app(dispatcher, hub, ready=self._why_not_ready, principal=LOCAL_OPERATOR)
-        public = build_app(dispatcher, hub, ready=self._why_not_ready)
+        consoles = self.gateway.consoles
+        local = build_app(dispatcher, hub, ready=self._why_not_ready, principal=LOCAL_OPERATOR, consoles=consoles)
+        public = build_app(dispatcher, hub, ready=self._why_not_ready, consoles=consoles)
         admin = admin_socket(config.admin_socket)
         self._stack.callback(config.admin_socket.unlink, missing_ok=True)
         self._stack.callback(admin.close)
@@ -148,6 +163,7 @@ class ControlPlane:
         # Entered last, so ended first: whoever waits is answered before the servers wait for their requests.
         self._stack.push_async_callback(waiters.stop)
         self._stack.callback(hub.stop)
+        self._stack.callback(consoles.stop)
 
     async def _serve(self, app: ASGIApp, bound: socket.socket, config: Config, *, tls: bool) -> None:
         server = uvicorn.Server(_uvicorn_config(app, config, tls=tls))
@@ -316,7 +332,9 @@ def _uvicorn_config(app: ASGIApp, config: Config, *, tls: bool) -> uvicorn.Confi
             http="httptools",
             loop="none",
             lifespan="off",
-            ws="none",
+            ws="websockets-sansio",
+            ws_max_size=_LARGEST_MESSAGE,
+            ws_per_message_deflate=False,
             log_config=None,
             access_log=False,
             server_header=False,

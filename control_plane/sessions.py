@@ -16,12 +16,14 @@ from protocol.ids import new_id
 from protocol.join_token import JoinToken
 
 __all__ = [
+    "SUPERSEDED_CHANNEL",
     "AgentRevoked",
     "close_session",
     "close_worker_sessions",
     "count_agents",
     "create_join_token",
     "get_agent",
+    "join_agent",
     "list_agents",
     "list_connected_agents",
     "lock_session",
@@ -31,7 +33,10 @@ __all__ = [
     "redeem_join_token",
     "refuse_revoked",
     "revoke_agent",
+    "revoke_agents_of",
     "revoked_of_worker",
+    "spendable_token",
+    "supersede_agent",
 ]
 
 _AGENT = columns(AgentRow)
@@ -43,17 +48,40 @@ _LONGEST_NAME = 255
 """Of what a host says of itself: it is shown in lists."""
 
 
+_SUPERSEDED = "superseded by a new boot of the machine"
+SUPERSEDED_CHANNEL = "superseded"
+"""Payload: the id of a session whose connection is to be closed."""
+
+
 class AgentRevoked(Exception):
     """The agent is unknown here, or was revoked: it must not connect."""
 
 
 def create_join_token(
-    tx: Transaction, token: JoinToken, *, tenant_id: str, site_id: str, role: str, created_by: str, ttl_ms: int
+    tx: Transaction,
+    token: JoinToken,
+    *,
+    tenant_id: str,
+    site_id: str,
+    role: str,
+    created_by: str,
+    ttl_ms: int,
+    node_id: str | None = None,
 ) -> JoinTokenRow:
     """Stores the token's hash; the token itself is shown once by the caller and kept nowhere."""
     now = tx.now()
     row = JoinTokenRow(
-        token.id, tenant_id, site_id, role, _hash(token.secret.reveal()), now, created_by, now + ttl_ms, None, None
+        token.id,
+        tenant_id,
+        site_id,
+        role,
+        _hash(token.secret.reveal()),
+        now,
+        created_by,
+        now + ttl_ms,
+        None,
+        None,
+        node_id,
     )
     tx.run(
         f"INSERT INTO join_tokens ({_TOKEN}) VALUES ({', '.join(':' + c for c in JoinTokenRow.__struct_fields__)})",
@@ -63,46 +91,92 @@ def create_join_token(
 
 
 def redeem_join_token(tx: Transaction, token_id: str, secret: str, host_name: str, version: str) -> AgentRow:
-    """Spends the token and makes the agent that it was for, in one transaction.
+    """Spends a site's token and makes the agent that it was for, in one transaction.
 
     Raises RequestError FORBIDDEN, with what to do; nothing is spent then. A site without an agent gets this one.
     """
+    row = spendable_token(tx, token_id, secret)
+    if row.node_id is not None:
+        raise RequestError(RequestCode.FORBIDDEN, "this join token is for a machine's own agent")
+    agent = join_agent(tx, row, host_name, version)
+    site = tx.one("SELECT agent_id FROM sites WHERE id = :id FOR UPDATE", {"id": row.site_id})
+    if row.role == "site" and site is not None and site[0] is None:
+        serve_by(tx, row.site_id, agent.id)
+    return agent
+
+
+def spendable_token(tx: Transaction, token_id: str, secret: str) -> JoinTokenRow:
+    """The token, whose row is held until the transaction is over. Raises RequestError FORBIDDEN, with what to do."""
     row = tx.one(f"SELECT {_TOKEN} FROM join_tokens WHERE id = :id FOR UPDATE", {"id": token_id}, into=JoinTokenRow)
     if row is None or not hmac.compare_digest(row.secret_hash, _hash(secret)):
         raise RequestError(
             RequestCode.FORBIDDEN, "this join token is not known here: make a new one and use it whole"
+        )
+    if row.node_id is not None and (row.used_at is not None or row.expires_at <= tx.now()):
+        raise RequestError(
+            RequestCode.FORBIDDEN,
+            "this boot ticket is used up, or a later one of the machine was used, or its time is over: start the "
+            "machine from its boot medium again, which brings a new one",
         )
     if row.used_at is not None:
         raise RequestError(
             RequestCode.FORBIDDEN,
             f"this join token was used before, by {row.used_by}: a token joins one agent; make a new one",
         )
-    now = tx.now()
-    if row.expires_at <= now:
+    if row.expires_at <= tx.now():
         raise RequestError(RequestCode.FORBIDDEN, "this join token has expired: make a new one and use it in time")
+    return row
+
+
+def join_agent(
+    tx: Transaction, token: JoinTokenRow, host_name: str, version: str, known: AgentRow | None = None
+) -> AgentRow:
+    """Spends the token. `known`: the agent that joins anew, in place of its earlier self; else one is made."""
+    now = tx.now()
     host_name, version = host_name[:_LONGEST_NAME], version[:_LONGEST_NAME]
-    agent = AgentRow(
-        new_id("agent"), row.tenant_id, row.site_id, None, row.role, host_name, version, {}, now, None, None, None
+    agent = known or AgentRow(
+        new_id("agent"),
+        token.tenant_id,
+        token.site_id,
+        token.node_id,
+        token.role,
+        host_name,
+        version,
+        {},
+        now,
+        None,
+        None,
+        None,
     )
-    tx.run(
-        f"INSERT INTO agents ({_AGENT}) VALUES ({', '.join(':' + c for c in AgentRow.__struct_fields__)})",
-        params_of(agent),
-    )
+    if known is None:
+        tx.run(
+            f"INSERT INTO agents ({_AGENT}) VALUES ({', '.join(':' + c for c in AgentRow.__struct_fields__)})",
+            params_of(agent),
+        )
+    else:
+        supersede_agent(tx, known)
+        tx.run("UPDATE agents SET site_id = :site WHERE id = :id", {"site": token.site_id, "id": agent.id})
     tx.run(
         "UPDATE join_tokens SET used_at = :now, used_by = :agent_id WHERE id = :id",
-        {"id": row.id, "now": now, "agent_id": agent.id},
+        {"id": token.id, "now": now, "agent_id": agent.id},
     )
-    site = tx.one("SELECT agent_id FROM sites WHERE id = :id FOR UPDATE", {"id": row.site_id})
-    if row.role == "site" and site is not None and site[0] is None:
-        serve_by(tx, row.site_id, agent.id)
-    publish(
-        tx,
-        row.tenant_id,
-        f"agent/{agent.id}",
-        "agent.joined",
-        {"siteId": row.site_id, "hostName": host_name, "role": row.role},
-    )
+    told: dict[str, object] = {"siteId": token.site_id, "hostName": host_name, "role": token.role}
+    if token.node_id is not None:
+        told["nodeId"] = token.node_id
+    publish(tx, token.tenant_id, f"agent/{agent.id}", "agent.joined", told)
     return agent
+
+
+def supersede_agent(tx: Transaction, agent: AgentRow) -> None:
+    """The agent's earlier certificates are of no use any more, and its open connection is over."""
+    now = tx.now()
+    tx.run(
+        "UPDATE certificates SET revoked_at = :now WHERE agent_id = :id AND revoked_at IS NULL",
+        {"id": agent.id, "now": now},
+    )
+    if agent.session_id is not None:
+        _close(tx, agent.session_id, _SUPERSEDED, now)
+        tx.notify(SUPERSEDED_CHANNEL, agent.session_id)
 
 
 def record_certificate(tx: Transaction, agent_id: str, serial: str, not_after: int) -> None:
@@ -113,17 +187,22 @@ def record_certificate(tx: Transaction, agent_id: str, serial: str, not_after: i
     )
 
 
-def open_session(tx: Transaction, hello: Hello, worker: str) -> tuple[SessionRow, AgentRow, Resume]:
+def open_session(
+    tx: Transaction, hello: Hello, worker: str, certificate: str | None = None
+) -> tuple[SessionRow, AgentRow, Resume]:
     """Opens the agent's connection; an older one of the same agent is superseded.
 
-    Raises AgentRevoked. The plan's commands must be marked as sent before they are sent, and are sent only after
-    `make_ready`. A journal that did not note the last ready session is a copy, or from before: what was sent since
-    may have been done without its knowledge, and no act of it is sent again.
+    `certificate`: the serial number of the one that it connects with. Raises AgentRevoked. The plan's commands must
+    be marked as sent before they are sent, and are sent only after `make_ready`. A journal that did not note the last
+    ready session is a copy, or from before: what was sent since may have been done without its knowledge, and no act
+    of it is sent again.
     """
     agent = tx.one(f"SELECT {_AGENT} FROM agents WHERE id = :id FOR UPDATE", {"id": hello.agent_id}, into=AgentRow)
     if agent is None or agent.revoked_at is not None:
         reason = agent.revoked_reason if agent else None
         raise AgentRevoked(reason or "the agent is not known here")
+    if agent.node_id is not None and _is_superseded(tx, certificate):
+        raise AgentRevoked(f"{_SUPERSEDED}: what an earlier one was given is of no use any more")
     now = tx.now()
     beside = _is_open_elsewhere(tx, agent, hello)
     if agent.session_id is not None:
@@ -160,6 +239,11 @@ def open_session(tx: Transaction, hello: Hello, worker: str) -> tuple[SessionRow
         publish(tx, agent.tenant_id, f"agent/{agent.id}", "agent.journal-behind", {"sessionId": session.id})
     resume = plan_resume(tx, session, {held.id: held.state for held in hello.held}, continuous=continuous)
     return session, agent, resume
+
+
+def _is_superseded(tx: Transaction, certificate: str | None) -> bool:
+    row = tx.one("SELECT revoked_at FROM certificates WHERE serial = :serial", {"serial": certificate or ""})
+    return row is not None and row[0] is not None
 
 
 def _is_open_elsewhere(tx: Transaction, agent: AgentRow, hello: Hello) -> bool:
@@ -275,6 +359,13 @@ def revoke_agent(tx: Transaction, tenant_id: str, agent_id: str, reason: str) ->
         publish(tx, tenant_id, f"agent/{agent_id}", "agent.revoked", {"reason": reason})
         tx.notify(REVOKED_CHANNEL, agent_id)
     return get_agent(tx, tenant_id, agent.id)[0]
+
+
+def revoke_agents_of(tx: Transaction, tenant_id: str, node_id: str, reason: str) -> None:
+    """The machine's own agents, when it is forgotten."""
+    rows = tx.all("SELECT id FROM agents WHERE node_id = :node AND revoked_at IS NULL", {"node": node_id})
+    for (agent_id,) in rows:
+        revoke_agent(tx, tenant_id, agent_id, reason)
 
 
 REVOKED_CHANNEL = "revoked"

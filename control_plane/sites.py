@@ -1,5 +1,6 @@
 """Sites: places with machines, each served by one site agent."""
 
+from control_plane.nodes import WATCH_CHANNEL
 from control_plane.records import SiteRow, columns
 from control_plane.store import Transaction, params_of
 from protocol.errors import RequestCode, RequestError
@@ -75,3 +76,5 @@ def serve_by(tx: Transaction, site_id: str, agent_id: str | None) -> None:
         "UPDATE sites SET agent_id = :agent_id, updated_at = :now WHERE id = :id",
         {"id": site_id, "agent_id": agent_id, "now": tx.now()},
     )
+    # The agent that served it before has fewer machines to watch now.
+    tx.notify(WATCH_CHANNEL)

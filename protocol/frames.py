@@ -21,14 +21,17 @@ A connection, from the agent's side:
     nodeSpecApplied ─►  that generation is durable here
     ◄─ watchList        the machines whose power and health to keep an eye on (to a site's agent only)
     observation ─►      what was seen of them; only what has changed
+    ticketRequest ─►    a machine is to start: what is it to join with?
+    ◄─ ticket           a boot ticket, or why there is none
 """
 
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 from protocol.commands import Ending, JournalState, TargetRef
 from protocol.errors import ProtocolError
+from protocol.machine_facts import MachineFacts
 
 __all__ = [
     "JOIN_SUBPROTOCOL",
@@ -58,6 +61,8 @@ __all__ = [
     "Ready",
     "Settled",
     "Started",
+    "Ticket",
+    "TicketRequest",
     "WatchList",
     "WatchedNode",
     "Welcome",
@@ -69,8 +74,8 @@ __all__ = [
 
 SUBPROTOCOL: Final = "rackwright.agent.v1"
 JOIN_SUBPROTOCOL: Final = "rackwright.join.v1"
-PROTOCOL_MINOR: Final = 2
-"""Grows with each addition to version 1 that the other side should know of. 1: nodeSpec. 2: watchList."""
+PROTOCOL_MINOR: Final = 3
+"""Grows with each addition to version 1 that the other side should know of. 1: nodeSpec. 2: watchList. 3: tickets."""
 MAX_FRAME_BYTES: Final = 1 << 20
 """Larger things go in chunks or over HTTP."""
 
@@ -178,6 +183,22 @@ class Observation(_Frame, frozen=True, kw_only=True, tag="observation"):
     nodes: list[NodeState]
 
 
+class TicketRequest(_Frame, frozen=True, kw_only=True, tag="ticketRequest"):
+    """A boot ticket is wanted: by a site's agent for a machine of its site, or by a ramdisk for the system that it
+    has installed."""
+
+    id: str
+    """Comes back in the answer."""
+    node_id: str = ""
+    """Empty: the machine of `machine`, where it is one of `among`."""
+    purpose: Literal["ramdisk", "daemon"] = "ramdisk"
+    """The role to join as."""
+    holds: str = ""
+    """The id of the join token of a ticket that is at hand. It is kept where it is still good."""
+    machine: MachineFacts | None = None
+    among: list[str] = []
+
+
 class CertificateRequest(_Frame, frozen=True, kw_only=True, tag="certificateRequest"):
     """A new key wants a certificate; sent at half the old one's life."""
 
@@ -251,6 +272,20 @@ class WatchList(_Frame, frozen=True, kw_only=True, tag="watchList"):
     more: bool = False
 
 
+class Ticket(_Frame, frozen=True, kw_only=True, tag="ticket"):
+    """The answer to a ticketRequest. Its text form shows no token."""
+
+    id: str
+    node_id: str = ""
+    ticket: str | None = None
+    """The ticket's JSON, see `protocol.boot_ticket`. Null: the one at hand is still good, or there is none."""
+    refusal: str | None = None
+    """Why there is none."""
+
+    def __repr__(self) -> str:
+        return f"Ticket(id={self.id!r}, node_id={self.node_id!r}, ticket=***, refusal={self.refusal!r})"
+
+
 class CertificateIssued(_Frame, frozen=True, kw_only=True, tag="certificateIssued"):
     certificate: str
     """PEM."""
@@ -286,6 +321,8 @@ class JoinRequest(_Frame, frozen=True, kw_only=True, tag="join"):
     csr: str
     host_name: str = ""
     version: str = ""
+    machine: MachineFacts | None = None
+    """Which machine this is, where the token is bound to one."""
 
     def __repr__(self) -> str:
         return f"JoinRequest(token_id={self.token_id!r}, secret=***)"
@@ -297,10 +334,15 @@ class Joined(_Frame, frozen=True, kw_only=True, tag="joined"):
     site: str
     certificate: str
     ca: str
+    node: str = ""
+    """The machine that the token was bound to."""
 
 
 class JoinRefused(_Frame, frozen=True, kw_only=True, tag="refused"):
     message: str
+    code: str = ""
+    """TOKEN_REFUSED (it is used up, dead or not known), AMBIGUOUS_MACHINE (it was for another machine, and is dead
+    now), UNREADABLE, or BUSY: the same request may be taken later."""
 
 
 AgentFrame = (
@@ -312,10 +354,13 @@ AgentFrame = (
     | Finished
     | NodeSpecApplied
     | Observation
+    | TicketRequest
     | CertificateRequest
     | ErrorFrame
 )
-ControlFrame = Welcome | Command | Cancel | Settled | NodeSpec | WatchList | CertificateIssued | Goodbye | ErrorFrame
+ControlFrame = (
+    Welcome | Command | Cancel | Settled | NodeSpec | WatchList | Ticket | CertificateIssued | Goodbye | ErrorFrame
+)
 
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What bytes can make of a decoder; the last one by nesting without end."""

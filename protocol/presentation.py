@@ -31,12 +31,15 @@ _NEXT = {
     Advice.RETRY: "nothing was changed; the same command may succeed later",
     Advice.FIX: "it will fail again until the cause is mended",
     Advice.LOOK: "it may have happened: read the machine's state before you repeat it",
-    Advice.NEVER: "this machine or driver cannot do it",
+    Advice.NEVER: "this machine or driver cannot do it; management.qualify tells what it can do",
 }
 _NEXT_OF_CODE = {
     ErrorCode.AUTH_FAILED: "check the user name and the password; the same ones will be refused again",
     ErrorCode.AUTH_BLOCKED: "change the credential first; more wrong logins could lock the account",
-    ErrorCode.TLS_UNTRUSTED: "if it is the right machine, pin its certificate (sha256:<hex>) or name its CA (ca:/…)",
+    ErrorCode.TLS_UNTRUSTED: (
+        "if it is the right machine, pin what it shows: --verify (of a node: --tls) sha256:<hex>; "
+        "or name the CA of its certificate: ca:/path.pem"
+    ),
     ErrorCode.LICENSE_REQUIRED: "install the licence that the BMC asks for",
     ErrorCode.INVALID_ARGUMENT: "correct the arguments; nothing was sent that changes the machine",
 }

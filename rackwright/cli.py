@@ -30,15 +30,17 @@ _OPERATOR = "rackwright.operator"
 """Its `commands` maps each name to a click command; they come from the control plane's table of verbs."""
 
 COMMANDS: Mapping[str, Place] = {
-    "bmc": Place("drivers.cli", "bmc", "Drive one BMC directly, with no control plane.", "drivers"),
+    "bmc": Place("rackwright.bmc", "bmc", "Drive one BMC directly, with no control plane.", "drivers"),
     "agent": Place("agent.cli", "agent", "Run, join and look after the agent of a site or host.", "agent"),
     "control-plane": Place(
         "control_plane.cli", "control_plane", "Run and administer the control plane.", "control-plane"
     ),
+    "ramdisk": Place("ramdisk.cli", "ramdisk", "Build what machines are installed from; the agent in it.", "agent"),
     "simulate": Place("simulators.cli", "simulate", "Serve BMCs that are not there.", "simulators"),
     "login": Place(_OPERATOR, "login", "Remember a control plane and a token for it."),
     "nodes": Place(_OPERATOR, "nodes", "The machines."),
     "invoke": Place(_OPERATOR, "invoke", "Do one operation on a node."),
+    "console": Place("rackwright.console_command", "console", "Be at a node's serial console.", "operator"),
     "commands": Place(_OPERATOR, "commands", "What agents were asked to do, and how it ended."),
     "drivers": Place(_OPERATOR, "drivers", "What can be done to machines."),
     "profiles": Place(_OPERATOR, "profiles", "What is to be done to machines, step by step."),

@@ -15,7 +15,7 @@ import ssl
 import time
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
@@ -25,7 +25,7 @@ from protocol.errors import Issue, RequestCode, RequestError
 from protocol.ids import new_id
 from protocol.secret import Secret
 
-__all__ = ["Client"]
+__all__ = ["Client", "WebsocketPlace", "refusal"]
 
 _ANSWER_SECONDS = 30.0
 _STREAM_SECONDS = 60.0
@@ -41,6 +41,21 @@ class _Error(msgspec.Struct, frozen=True):
 
 class _ErrorBody(msgspec.Struct, frozen=True):
     error: _Error
+
+
+class WebsocketPlace(NamedTuple):
+    """A websocket of the API. `headers` hold the token: they are shown nowhere."""
+
+    uri: str
+    name: str
+    """host:port, for messages."""
+    headers: dict[str, str]
+    context: ssl.SSLContext | None
+    pin: str | None
+    """The SHA-256 that the server's certificate must have; to be looked at before the headers are sent."""
+
+    def __repr__(self) -> str:
+        return f"WebsocketPlace({self.uri!r})"
 
 
 class Client:
@@ -135,6 +150,20 @@ class Client:
                 if connection is not None:
                     connection.close()
 
+    def websocket(self, path: str, query: Mapping[str, str]) -> WebsocketPlace:
+        """Where a websocket of the API is, and what a client of its own needs: `path` below the API's prefix."""
+        words = {**({} if self._tenant_id is None else {"tenantId": self._tenant_id}), **query}
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        name = f"{host}:{self._port}"
+        return WebsocketPlace(
+            f"{'wss' if self._tls else 'ws'}://{name}{self._base}{PREFIX}{path}"
+            + (f"?{urlencode(words)}" if words else ""),
+            name,
+            {"Authorization": f"Bearer {self._token.reveal()}"},
+            self._context,
+            self._pin,
+        )
+
     def _stream(self, connection: http.client.HTTPConnection, after: int | None) -> Iterator[dict[str, Any]]:
         query: dict[str, str] = {} if self._tenant_id is None else {"tenantId": self._tenant_id}
         if after is not None:
@@ -143,7 +172,7 @@ class Client:
         connection.request("GET", f"{path}?{urlencode(query)}" if query else path, headers=self._headers())
         response = connection.getresponse()
         if response.status != 200:
-            raise _refusal(response.status, response.read())
+            raise refusal(response.status, response.read())
         for line in response:
             if line.startswith(b"data: "):
                 yield msgspec.json.decode(line[6:])
@@ -179,7 +208,7 @@ class Client:
         if response.will_close:
             self.close()
         if response.status != 200:
-            raise _refusal(response.status, answer)
+            raise refusal(response.status, answer)
         return cast("dict[str, Any]", msgspec.json.decode(answer))
 
     def _headers(self) -> dict[str, str]:
@@ -300,7 +329,8 @@ def _stale(connection: http.client.HTTPConnection) -> bool:
     return bool(poller.poll(0))
 
 
-def _refusal(status: int, body: bytes) -> RequestError:
+def refusal(status: int, body: bytes) -> RequestError:
+    """The error that a refused request's answer holds."""
     try:
         error = msgspec.json.decode(body, type=_ErrorBody).error
     except msgspec.DecodeError:

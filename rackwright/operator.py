@@ -25,6 +25,7 @@ from protocol.validation import arguments_from_text, check
 from rackwright.client import Client
 from rackwright.doctor_command import doctor
 from rackwright.login import Login, connect, store_login
+from rackwright.metal_commands import METAL_COMMANDS
 from rackwright.profile_commands import PROFILE_COMMANDS
 from rackwright.terminal import show
 from rackwright.verb_command import request_command
@@ -40,11 +41,11 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "agents.list": ("hostName", "id", "siteId", "role", "version", "connected", "revokedAt"),
     "joinTokens.list": ("id", "siteId", "role", "expiresAt", "usedAt", "usedBy"),
     "tokens.list": ("name", "id", "tenantId", "permissions", "expiresAt", "revokedAt"),
-    "nodes.list": ("name", "id", "siteId", "bmc", "labels"),
+    "nodes.list": ("name", "id", "state", "power", "health", "seenAt", "siteId", "bmc", "labels"),
     "commands.list": ("id", "nodeId", "operation", "state", "createdAt", "finishedAt", "error"),
     "profiles.list": ("name", "version", "id", "description", "createdAt", "usedAt"),
     "profiles.versions": ("version", "description", "createdAt", "createdBy", "usedAt"),
-    "events.list": ("seq", "at", "type", "subject"),
+    "events.list": ("seq", "at", "type", "subject", "data"),
     "audit.list": ("at", "actor", "action", "resource", "decision"),
     "drivers.matrix": ("hostName", "agentId", "siteId", "version", "drivers"),
     "drivers.operations": ("id", "repeat", "timeoutMs", "summary"),
@@ -300,6 +301,8 @@ def _groups() -> dict[str, click.Group]:
     groups["events"].add_command(watch_events, "watch")
     for name, command in PROFILE_COMMANDS.items():
         groups["profiles"].add_command(command, name)
+    for name, command in METAL_COMMANDS.items():
+        groups["nodes"].add_command(command, name)
     groups["workflows"] = click.Group(
         "workflows", commands=dict(WORKFLOW_COMMANDS), help=_ABOUT["workflows"], no_args_is_help=True
     )
@@ -320,7 +323,9 @@ _ABOUT = {
     "audit": "Who changed what, and who was refused.",
 }
 
-_BY_HAND = {"drivers.invoke", "doctor.findings"} | {verb.id for verb in VERBS.values() if verb.group == "workflows"}
+_METAL = ("commission", "deploy", "release", "rescue", "abort", "recover", "maintain")
+_BY_HAND = {"drivers.invoke", "doctor.findings", *(f"nodes.{method}" for method in _METAL)}
+_BY_HAND |= {verb.id for verb in VERBS.values() if verb.group == "workflows"}
 """Verbs whose commands are written out."""
 
 commands: Mapping[str, click.Command] = {"login": login, "invoke": invoke, "doctor": doctor, **_groups()}

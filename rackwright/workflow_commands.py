@@ -16,7 +16,7 @@ from rackwright.login import connect
 from rackwright.terminal import show
 from rackwright.workflow_view import COLUMNS, ENDED, causes, changes, headline, line_of, overview, span, window
 
-__all__ = ["WORKFLOW_COMMANDS"]
+__all__ = ["WORKFLOW_COMMANDS", "watch_to_the_end"]
 
 _LOOK_SECONDS = 1.0
 _BESIDE_THE_STEPS = 4
@@ -144,22 +144,33 @@ def watch_workflow(node: str, workflow: str | None, tenant: str | None, as_json:
     with connect(tenant) as client:
         place = _place(client, node, tenant)
         workflow_id = workflow or _latest(client, place)
-        looks = _looks(client, place.request(workflowId=workflow_id))
-        try:
-            if as_json:
-                last = _follow(looks, lambda event: json.dumps(event, ensure_ascii=False))
-            elif sys.stdout.isatty():
-                last = _follow_table(looks)
-            else:
-                last = _follow(looks, line_of)
-        except KeyboardInterrupt:
-            click.echo(f"the workflow goes on: rackwright workflows watch {node} {workflow_id}", err=True)
-            raise
+        last = watch_to_the_end(client, node, place.tenant_id, place.node_id, workflow_id, as_json)
     if last["state"] != "succeeded":
-        if not as_json:
-            for line in causes(last["error"]):
-                click.echo(line, err=True)
         click.get_current_context().exit(1)
+
+
+def watch_to_the_end(
+    client: Client, node: str, tenant_id: str, node_id: str, workflow_id: str, as_json: bool
+) -> dict[str, Any]:
+    """Shows a workflow's changes until it has ended, then why it did not succeed; its last look.
+
+    `node` is what the user calls it.
+    """
+    looks = _looks(client, _Place(tenant_id, node_id).request(workflowId=workflow_id))
+    try:
+        if as_json:
+            last = _follow(looks, lambda event: json.dumps(event, ensure_ascii=False))
+        elif sys.stdout.isatty():
+            last = _follow_table(looks)
+        else:
+            last = _follow(looks, line_of)
+    except KeyboardInterrupt:
+        click.echo(f"the workflow goes on: rackwright workflows watch {node} {workflow_id}", err=True)
+        raise
+    if last["state"] != "succeeded" and not as_json:
+        for line in causes(last["error"]):
+            click.echo(line, err=True)
+    return last
 
 
 WORKFLOW_COMMANDS = {

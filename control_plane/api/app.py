@@ -11,16 +11,20 @@ from typing import Any
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket
 
 from control_plane.api import openapi
+from control_plane.api.console import CONSOLE, ConsoleDoor
 from control_plane.api.dispatch import Dispatcher
 from control_plane.api.metrics import CONTENT_TYPE_LATEST
 from control_plane.api.shapes.common import TENANT
 from control_plane.api.stream import MOST_STREAMS, EventHub, follow
 from control_plane.api.verbs import PREFIX, VERBS, Verb
+from control_plane.consoles import Consoles
+from control_plane.permissions import allows
 from control_plane.records import ALL_TENANTS
 from control_plane.store import ConstraintViolated, StoreError, StoreMisuse, StoreUnavailable
 from control_plane.tokens import Principal
@@ -61,17 +65,24 @@ class _Refused(Exception):
 
 
 def build_app(
-    dispatcher: Dispatcher, hub: EventHub, *, ready: Ready, principal: Principal | None = None
+    dispatcher: Dispatcher,
+    hub: EventHub,
+    *,
+    ready: Ready,
+    principal: Principal | None = None,
+    consoles: Consoles | None = None,
 ) -> Starlette:
     """The ASGI application. With a `principal` everybody who gets in is that one: for the local socket only.
 
     `ready` tells why the process cannot serve, or None.
     """
-    api = _Api(dispatcher, hub, ready, principal)
+    api = _Api(dispatcher, hub, ready, principal, ConsoleDoor(dispatcher, consoles))
     every = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
     return Starlette(
         routes=[
             Route(f"{PREFIX}/events/stream", api.only(("GET",), api.stream), methods=every),
+            WebSocketRoute(f"{PREFIX}/console/{{node}}", api.console),
+            Route(f"{PREFIX}/console/{{node}}", api.only(("GET",), api.not_upgraded), methods=every),
             Route(f"{PREFIX}/{{group}}/{{method}}", api.only(("POST",), api.verb), methods=every),
             Route("/openapi.json", api.only(("GET", "HEAD"), api.document), methods=every),
             Route("/metrics", api.only(("GET", "HEAD"), api.metrics), methods=every),
@@ -86,7 +97,10 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class _Api:
-    def __init__(self, dispatcher: Dispatcher, hub: EventHub, ready: Ready, principal: Principal | None) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, hub: EventHub, ready: Ready, principal: Principal | None, door: ConsoleDoor
+    ) -> None:
+        self._door = door
         self._dispatcher = dispatcher
         self._hub = hub
         self._ready = ready
@@ -159,6 +173,31 @@ class _Api:
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Request-Id": request_id},
         )
 
+    async def console(self, websocket: WebSocket) -> None:
+        """`GET /api/compute/console/<node>`, a websocket. A refusal is an HTTP answer, as everywhere."""
+        request_id = _request_id(websocket)
+        try:
+            principal = await self._who(websocket)
+            visit = await self._door.admit(websocket, principal, request_id)
+        except Exception as error:
+            await websocket.send_denial_response(_response_to(error, request_id, CONSOLE.id))
+            return
+
+        async def still_allowed() -> bool:
+            try:
+                now = await self._who(websocket)
+            except RequestError:
+                return False
+            return allows(now.permissions, CONSOLE.action)
+
+        await visit.serve(still_allowed)
+
+    async def not_upgraded(self, request: Request) -> Response:
+        """A console's path without a websocket."""
+        error = RequestError(RequestCode.INVALID_INPUT, "this path is a websocket: ask for an upgrade to it")
+        headers = {"Upgrade": "websocket", "Connection": "Upgrade"}
+        return _refusal(error, _request_id(request), 426, headers)
+
     async def _watched(self, chunks: Any) -> Any:
         gauge = self._dispatcher.metrics.streams
         gauge.inc()
@@ -193,7 +232,7 @@ class _Api:
             _request_id(request),
         )
 
-    async def _who(self, request: Request) -> Principal:
+    async def _who(self, request: HTTPConnection) -> Principal:
         if self._principal is not None:
             return self._principal
         scheme, _, text = request.headers.get("authorization", "").partition(" ")
@@ -245,7 +284,7 @@ def _stream_place(request: Request, principal: Principal) -> tuple[str, int | No
     return tenant_id, None if last is None else int(last)
 
 
-def _request_id(request: Request) -> str:
+def _request_id(request: HTTPConnection) -> str:
     given = request.headers.get("x-request-id", "")
     return given if _REQUEST_ID.fullmatch(given) else new_id("req")
 

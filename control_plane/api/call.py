@@ -8,6 +8,9 @@ import msgspec
 
 from control_plane.engine.registry import StepRegistry, default_registry
 from control_plane.engine.timing import Timing
+from control_plane.horizon import Horizon
+from control_plane.metal.bindings import Bindings
+from control_plane.metal.verbs import Tools
 from control_plane.records import CommandRow, SessionRow
 from control_plane.store import Store, Transaction
 from control_plane.tokens import Principal, TokenCache
@@ -61,6 +64,7 @@ class Services:
         links: Links | None = None,
         registry: StepRegistry | None = None,
         timing: Timing | None = None,
+        bindings: Bindings | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.store = store
@@ -70,7 +74,9 @@ class Services:
         self.links: Links = links or NoLinks()
         self.registry = default_registry() if registry is None else registry
         self.timing = timing or Timing()
+        self.metal = Tools(self.registry, self.timing, bindings or Bindings())
         self.tokens = TokenCache(clock)
+        self.horizon = Horizon(store, clock=clock)
 
 
 class Call(msgspec.Struct, frozen=True):

@@ -56,9 +56,7 @@ class Dispatcher:
 
     async def call(self, verb: Verb, raw: object, principal: Principal, request_id: str) -> Any:
         """Does it. Raises RequestError, StoreError."""
-        await self.permit(verb, raw, principal, request_id)
-        request = _request(verb, raw)
-        call = Call(principal, await self._tenant(verb, request, principal, request_id), request_id, self.services)
+        call, request = await self.admit(verb, raw, principal, request_id)
         handler = HANDLERS[verb.id]
         try:
             return await self._done(verb, handler, call, request)
@@ -73,6 +71,13 @@ class Dispatcher:
             if error.code is RequestCode.FORBIDDEN:
                 await self._record_denial(verb, call.tenant_id, raw, principal, request_id, error.message)
             raise
+
+    async def admit(self, verb: Verb, raw: object, principal: Principal, request_id: str) -> tuple[Call, Any]:
+        """Who asks about which tenant, and the typed request. Raises RequestError, StoreError."""
+        await self.permit(verb, raw, principal, request_id)
+        request = _request(verb, raw)
+        tenant_id = await self._tenant(verb, request, principal, request_id)
+        return Call(principal, tenant_id, request_id, self.services), request
 
     async def permit(self, verb: Verb, raw: object, principal: Principal, request_id: str) -> None:
         """Raises RequestError FORBIDDEN, with a line in the audit trail, unless the verb is allowed at all."""

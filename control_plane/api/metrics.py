@@ -49,6 +49,10 @@ class Metrics:
         """Shows the engine too: what this process did, and what is under way in the whole database."""
         self._registry.register(_EngineCollector(last, tally))
 
+    def watch_observations(self, counts: Callable[[], Mapping[str, int]]) -> None:
+        """Shows what this worker's agents have told of the machines, and what of it was new."""
+        self._registry.register(_ObservationCollector(counts))
+
     def command_seen(self, row: CommandRow) -> None:
         self.commands.labels(row.state.value).inc()
 
@@ -67,6 +71,19 @@ class _EngineCollector(Collector):
         yield _family("rackwright_workflows", "Workflow events made durable by this worker", "event", workflows)
         yield _family("rackwright_workflow_steps", "Step events made durable by this worker", "outcome", steps)
         yield from _gauges(self._last())
+
+
+class _ObservationCollector(Collector):
+    def __init__(self, counts: Callable[[], Mapping[str, int]]) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterable[Metric]:
+        yield _family(
+            "rackwright_node_observations",
+            "States of machines that agents told (received), that were new (stored), and changes of power and health",
+            "what",
+            self._counts(),
+        )
 
 
 def _family(name: str, text: str, label: str, counts: Mapping[str, int]) -> CounterMetricFamily:

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from control_plane.api.shapes.console import CONSOLE_ACTION, OpenConsoleRequest
 from control_plane.api.verbs import PREFIX, VERBS, Verb
 from protocol import VERSION
 from protocol.errors import Issue, RequestCode
@@ -33,6 +34,7 @@ _REFUSALS = {
     409: "CONFLICT or INVALID_STATE: not as things are now",
     413: "TOO_LARGE: the body is over the limit",
     415: "INVALID_INPUT: the body is not JSON",
+    426: "INVALID_INPUT: this path is a websocket",
     503: "UNAVAILABLE: the database cannot do it now; try again",
 }
 
@@ -49,6 +51,7 @@ def document() -> bytes:
         for index, verb in enumerate(VERBS.values())
     }
     paths[f"{PREFIX}/events/stream"] = {"get": _stream()}
+    paths[f"{PREFIX}/console/{{nodeId}}"] = {"get": _console()}
     return msgspec.json.encode(
         {
             "openapi": "3.1.0",
@@ -91,13 +94,45 @@ def _operation(verb: Verb, request: dict[str, Any], response: dict[str, Any]) ->
         "requestBody": {"required": True, "content": {"application/json": {"schema": request}}},
         "responses": {
             "200": {"description": "done", "content": {"application/json": {"schema": response}}},
-            **_refusals(*_REFUSALS),
+            **_refusals(*(status for status in _REFUSALS if status != 426)),
         },
     }
 
 
 def _refusals(*statuses: int) -> dict[str, Any]:
     return {str(status): {"$ref": f"#/components/responses/Refused{status}"} for status in statuses}
+
+
+def _console() -> dict[str, Any]:
+    """A websocket is none of OpenAPI's things: what it takes and gives is told in words."""
+    fields = msgspec.json.schema_components([OpenConsoleRequest])[1]["OpenConsoleRequest"]["properties"]
+    parameters: list[dict[str, Any]] = [
+        {"name": name, "in": "query", "required": False, "schema": {"type": "string"}}
+        for name in fields
+        if name != "nodeId"
+    ]
+    node = {
+        "name": "nodeId",
+        "in": "path",
+        "required": True,
+        "schema": {"type": "string"},
+        "description": "Id or name.",
+    }
+    return {
+        "operationId": "console.open",
+        "summary": "read and type at a machine's console (a websocket)",
+        "description": (
+            "Binary messages are the console's bytes, both ways. Text messages are JSON with a type: opened, ready, "
+            "writer, gap and ended from the server; take and break from the client."
+        ),
+        "tags": ["console"],
+        "x-rackwright-action": CONSOLE_ACTION,
+        "parameters": [node, *parameters],
+        "responses": {
+            "101": {"description": "the websocket is open"},
+            **_refusals(400, 401, 403, 404, 409, 426, 503),
+        },
+    }
 
 
 def _stream() -> dict[str, Any]:

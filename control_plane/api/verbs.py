@@ -9,10 +9,12 @@ import msgspec
 
 from control_plane.api.shapes import (
     agents,
+    boot,
     commands,
     doctor,
     drivers,
     history,
+    metal,
     nodes,
     profiles,
     sites,
@@ -115,6 +117,31 @@ def _rows() -> Iterator[Verb]:
     yield row("nodes.list", "list the machines", nodes.ListNodes, nodes.NodeList, "read")
     yield row("nodes.update", "change a machine's record", nodes.UpdateNode, nodes.NodeView, "manage", "nodeId")
     yield row("nodes.delete", "forget a machine", nodes.DeleteNode, nodes.NodeDeleted, "manage", "nodeId")
+    yield row(
+        "nodes.getBoot", "show how a machine's ramdisk is started", boot.GetBoot, boot.BootView, "read", "nodeId"
+    )
+    yield row(
+        "nodes.setBoot", "say how a machine's ramdisk is started", boot.SetBoot, boot.BootView, "manage", "nodeId"
+    )
+    yield row(
+        "nodes.createTicket",
+        "make a ticket with which a machine's own agent joins",
+        boot.CreateTicket,
+        boot.TicketMade,
+        "manage",
+        "nodeId",
+    )
+
+    for method, summary, asked in (
+        ("commission", "inspect a new machine and make it ready for a system", metal.CommissionNode),
+        ("deploy", "put a system onto a machine, and bring it into service", metal.DeployNode),
+        ("release", "take a machine out of service, and erase it", metal.ReleaseNode),
+        ("rescue", "start the ramdisk on a machine, for whoever looks into it", metal.RescueNode),
+        ("abort", "end what moves a machine", metal.AbortNode),
+        ("recover", "take a failed or rescued machine back to where it stands", metal.RecoverNode),
+        ("maintain", "keep everything off a machine, or let it on again", metal.MaintainNode),
+    ):
+        yield row(f"nodes.{method}", summary, asked, nodes.NodeView, "manage", "nodeId")
 
     yield row(
         "drivers.invoke",

@@ -23,6 +23,7 @@ __all__ = [
     "command_key",
     "error_of",
     "find_command",
+    "relayed_key",
     "send_command",
     "step_command",
     "words_of",
@@ -52,19 +53,25 @@ def command_key(step: StepRow) -> str:
     return base if step.attempt == 1 else f"{base}#{step.attempt}"
 
 
+def relayed_key(workflow_id: str, step_id: str, attempt: int, key: str | None = None) -> str:
+    """`wf:<id>:<stepId>#<attempt>[:<key>]`: of a command that a control-plane step sends."""
+    return f"wf:{workflow_id}:{step_id}#{attempt}" + (f":{key}" if key else "")
+
+
 def step_command(tx: Transaction, workflow: WorkflowRow, step: StepRow) -> StepCommand:
     """The command of a step that runs on an agent."""
     if step.spec.kind != "operation":
         return StepCommand(step.action, {**step.spec.with_, "targetNodeId": workflow.node_id})
     concern, _, operation = step.action.partition(".")
     node_id = workflow.node_id or ""
+    driver = step.spec.driver or "auto"
     payload = DriverInvoke(
-        driver=step.spec.driver or "auto",
+        driver=driver,
         concern=concern,
         operation=operation,
         args=step.spec.with_,
         target_node_id=node_id,
-        target=target_of(tx, node_id) if step.runs_on is RunsOn.SITE else None,
+        target=target_of(tx, node_id, driver) if step.runs_on is RunsOn.SITE else None,
     )
     return StepCommand(CommandKind.DRIVER_INVOKE.value, msgspec.to_builtins(payload))
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 
 import msgspec
 
@@ -12,6 +13,7 @@ from control_plane.engine.agent_steps import (
     command_end,
     command_key,
     find_command,
+    relayed_key,
     send_command,
     words_of,
 )
@@ -25,13 +27,15 @@ from control_plane.engine.timing import Timing
 from control_plane.engine.transitions import Settlement, late_words, running_still
 from control_plane.engine.work import Work
 from control_plane.records import CommandRow
-from control_plane.store import Store, StoreError, Transaction
+from control_plane.store import Store, StoreClosed, StoreUnavailable, Transaction
 from protocol.commands import SELF_TERMINATING, TERMINAL, CommandKind, CommandState, payload_faults
 
 __all__ = ["CodeRunner"]
 
 _log = logging.getLogger("control_plane.engine.code")
 _MAX_RESULT_BYTES = 256 * 1024
+_LONGEST_MESSAGE = 8 * 1024
+_LONGEST_CODE = 128
 _encoder = msgspec.json.Encoder()
 replace = msgspec.structs.replace
 
@@ -57,30 +61,36 @@ class CodeRunner:
             async with asyncio.timeout(max(0.0, (deadline - now) / 1_000)) as limit:
                 result = await definition.function(self._context(workflow, step, grip, deadline), arguments)
         except StepNotReady as not_ready:
-            return Settlement(not_ready_ms=self._timing.step_not_ready_ms if not_ready.ms is None else not_ready.ms)
+            return _waits(self._timing.step_not_ready_ms if not_ready.ms is None else not_ready.ms)
         except StepFailed as failed:
             return _failed(failed.code, failed.message)
-        except StoreError:
+        except (StoreUnavailable, StoreClosed):
             raise
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
             return _failed("STEP_FAILED", "its code was cancelled from within")
-        except Exception as error:
+        except (Exception, SystemExit) as error:
+            # Also what would end this process, and then the next worker's: one step is not to stop them all.
             if isinstance(error, TimeoutError) and limit.expired():
                 return _failed("STEP_TIMEOUT", late_words(step))
             _log.exception("step %s of %s failed", step.id, step.workflow_id)
-            code = getattr(error, "code", None)
-            return _failed(str(code) if isinstance(code, str) else "STEP_FAILED", f"{type(error).__name__}: {error}")
+            return _failed(_code_of(error), f"{type(error).__name__}: {_words(error)}")
         return _checked(result)
 
     def _context(self, workflow: WorkflowRow, step: StepRow, grip: Grip, deadline: int) -> StepContext:
         async def send(
-            *, node_id: str, kind: str, payload: dict[str, object], key: str | None, timeout_ms: int | None
+            *,
+            node_id: str,
+            kind: str,
+            payload: dict[str, object],
+            key: str | None,
+            timeout_ms: int | None,
+            place: RunsOn | None,
         ) -> dict[str, object]:
             found = await self._store.write(
-                _find_or_send, grip, step, node_id, StepCommand(kind, payload), key, timeout_ms
+                _find_or_send, grip, step, node_id, StepCommand(kind, payload), key, timeout_ms, place
             )
             if isinstance(found, NoAgent):
                 if found.waits:
@@ -102,9 +112,11 @@ class CodeRunner:
             action=step.action,
             attempt=step.attempt,
             node_id=workflow.node_id,
+            started_ms=step.started_at or deadline - step.spec.timeout_ms,
             deadline_ms=deadline,
             key=command_key(step),
             send=send,
+            read=self._store.read,
             progress=lambda message: _log.info("step %s of %s: %s", step.id, workflow.id, message),
         )
 
@@ -117,6 +129,7 @@ def _find_or_send(
     command: StepCommand,
     key: str | None,
     timeout_ms: int | None,
+    place: RunsOn | None,
 ) -> CommandRow | NoAgent | None:
     """The command of this attempt and key, sent now if it never was. None when the attempt is not this worker's."""
     work = Work(tx)
@@ -124,7 +137,7 @@ def _find_or_send(
     present = None if workflow is None else running_still(work, workflow, step)
     if workflow is None or present is None:
         return None
-    full_key = f"wf:{workflow.id}:{step.id}#{step.attempt}" + (f":{key}" if key else "")
+    full_key = relayed_key(workflow.id, step.id, step.attempt, key)
     found = find_command(tx, workflow, node_id, full_key)
     if found is not None:
         return found
@@ -135,7 +148,7 @@ def _find_or_send(
     if timeout_ms is not None:
         deadline = min(deadline, tx.now() + timeout_ms)
     try:
-        agent_id = agent_for(tx, workflow.tenant_id, node_id or None, _place_of(tx, command, node_id))
+        agent_id = agent_for(tx, workflow.tenant_id, node_id or None, place or _place_of(tx, command, node_id))
     except NoAgent as nobody:
         return nobody
     sent = send_command(tx, workflow, command, node_id=node_id, agent_id=agent_id, key=full_key, deadline=deadline)
@@ -150,6 +163,8 @@ def _place_of(tx: Transaction, command: StepCommand, node_id: str) -> RunsOn:
     whichever of its agents is there."""
     if command.kind == CommandKind.DRIVER_INVOKE:
         return RunsOn.RAMDISK if command.payload.get("driver") == "linux" else RunsOn.SITE
+    if command.kind == CommandKind.SITE_OFFER_IMAGE:
+        return RunsOn.SITE
     if command.kind == CommandKind.NODE_REBOOT:
         presence = presence_of(tx, node_id)
         return RunsOn.DAEMON if presence is None else RunsOn(presence.role)
@@ -174,5 +189,31 @@ def _checked(result: object) -> Settlement:
     return Settlement(result=result)
 
 
-def _failed(code: str, message: str) -> Settlement:
-    return Settlement(error=StepError(code=code, message=message))
+def _waits(ms: object) -> Settlement:
+    if not isinstance(ms, int | float) or not math.isfinite(ms):
+        return _failed("STEP_FAILED", f"its code asked to be run again after {_words(ms)}, which is no time")
+    return Settlement(not_ready_ms=max(0, int(ms)))
+
+
+def _failed(code: object, message: object) -> Settlement:
+    """Whatever a step's code has put into its error: what cannot be stored would have the code run again for ever."""
+    return Settlement(error=StepError(code=_words(code, _LONGEST_CODE), message=_words(message)))
+
+
+def _code_of(error: BaseException) -> str:
+    """The error's own code, where it has one."""
+    try:
+        code = getattr(error, "code", None)
+    except Exception:
+        return "STEP_FAILED"
+    return code if isinstance(code, str) and code else "STEP_FAILED"
+
+
+def _words(said: object, longest: int = _LONGEST_MESSAGE) -> str:
+    try:
+        text = str(said)
+    except Exception as error:
+        text = f"({type(said).__name__}, which cannot be shown: {type(error).__name__})"
+    # A file's name may hold bytes that are no characters (os.fsdecode); they are shown by their numbers.
+    text = text[: longest + 1].encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= longest else text[:longest] + " …"

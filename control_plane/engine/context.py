@@ -1,9 +1,12 @@
 """What a control-plane step's code is given, and what it may raise to say how it stands."""
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Protocol, TypeVar, TypeVarTuple
 
 import msgspec
+
+from control_plane.engine.states import RunsOn
+from control_plane.store import Transaction
 
 __all__ = ["DriverError", "StepContext", "StepFailed", "StepNotReady"]
 
@@ -32,10 +35,25 @@ class DriverError(StepFailed):
         super().__init__(message, code="DRIVER_ERROR")
 
 
+ArgsT = TypeVarTuple("ArgsT")
+ResultT = TypeVar("ResultT")
+
+
 class AwaitCommand(Protocol):
     def __call__(
-        self, *, node_id: str, kind: str, payload: dict[str, object], key: str | None, timeout_ms: int | None
+        self,
+        *,
+        node_id: str,
+        kind: str,
+        payload: dict[str, object],
+        key: str | None,
+        timeout_ms: int | None,
+        place: RunsOn | None,
     ) -> Awaitable[dict[str, object]]: ...
+
+
+class Read(Protocol):
+    def __call__(self, fn: Callable[[Transaction, *ArgsT], ResultT], *args: *ArgsT) -> Awaitable[ResultT]: ...
 
 
 class StepContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,11 +65,15 @@ class StepContext(msgspec.Struct, frozen=True, kw_only=True):
     action: str
     attempt: int
     node_id: str | None
+    started_ms: int
+    """When this attempt began, by the store's clock."""
     deadline_ms: int
     """Milliseconds since 1970 by the store's clock at which the step times out."""
     key: str
     """The same for every execution of this attempt: an idempotency key for whatever is asked of the outside."""
     send: AwaitCommand
+    read: Read
+    """Runs a function of a transaction that changes nothing: `await context.read(function, *arguments)`."""
     progress: Callable[[str], None]
     """Says how far the step is, for whoever watches; never stored."""
 
@@ -63,16 +85,23 @@ class StepContext(msgspec.Struct, frozen=True, kw_only=True):
         payload: dict[str, object],
         key: str | None = None,
         timeout_ms: int | None = None,
+        place: RunsOn | None = None,
     ) -> dict[str, object]:
         """The result of a command that is sent once per attempt of this step.
 
         The first execution sends it; every later one finds it again, by its key. While it has not ended this raises
         StepNotReady, and the step's code is run again: it must reach this place again without doing anything twice.
-        `key` tells several commands of one step apart. `timeout_ms` is never beyond the step's own deadline. Raises
-        DriverError with the command's reason when it failed, was rejected, expired or was cancelled.
+        `key` tells several commands of one step apart. `timeout_ms` is never beyond the step's own deadline. `place`:
+        whose agent it is for, where its kind and driver do not say so. Raises DriverError with the command's reason
+        when it failed, was rejected, expired or was cancelled.
         """
         return await self.send(
-            node_id=node_id or self.node_id or "", kind=kind, payload=payload, key=key, timeout_ms=timeout_ms
+            node_id=node_id or self.node_id or "",
+            kind=kind,
+            payload=payload,
+            key=key,
+            timeout_ms=timeout_ms,
+            place=place,
         )
 
     def not_ready(self, ms: int | None = None) -> StepNotReady:

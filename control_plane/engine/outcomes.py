@@ -7,6 +7,7 @@ from control_plane.engine.records import StepError, StepRow, WorkflowError, Work
 from control_plane.engine.rows import change_pending
 from control_plane.engine.states import Ending, Phase, StepState, WorkflowState
 from control_plane.engine.work import Work
+from control_plane.found_labels import INVENTORY, note_inventory
 from control_plane.store import json_text
 
 __all__ = ["cancel_step", "close_main", "fail_attempt", "finish", "skip", "succeed"]
@@ -21,6 +22,9 @@ def succeed(work: Work, workflow: WorkflowRow, step: StepRow, result: dict[str, 
             step, state=StepState.SUCCEEDED, result=result or {}, error=None, wake_at=None, finished_at=work.now()
         ),
     )
+    if done.action == INVENTORY and workflow.node_id is not None:
+        # In this transition, so that the next step's `when` finds them.
+        note_inventory(work.tx, workflow.node_id, done.result)
     outbox.step_event(work, workflow, done, "succeeded")
     work.save_workflow(_free(work, workflow))
 

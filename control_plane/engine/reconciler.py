@@ -2,12 +2,14 @@
 
 What it keeps in memory is only which workflows it looks at now and whose code it executes. Everything else is in the
 rows: hints (a command that ended, an agent that connected, an operator's verb) make it look sooner, and a sweep over
-what is due by `wake_at` finds everything without them.
+what is due by `wake_at` finds everything without them. A step whose code runs is not due before its deadline: such
+steps of a shard that was just taken are looked for once, since nobody executes them any more.
 """
 
 import asyncio
 import contextlib
 import logging
+from collections.abc import Iterable
 
 from control_plane.commands import WORKFLOWS_CHANNEL
 from control_plane.engine.code import CodeRunner
@@ -24,12 +26,16 @@ __all__ = ["Reconciler"]
 _log = logging.getLogger("control_plane.engine.reconciler")
 _SWEEP_SECONDS = 1.0
 _SWEEP_LIMIT = 2_000
+_STORE_AGAIN_SECONDS = 0.5
+"""When an outcome is offered again to a database that could not take it."""
+_TROUBLE_SECONDS = 10.0
+"""When a workflow is looked at again whose transition has failed by a fault of its own."""
 
 
 class _Driven:
     """A workflow that is looked at now."""
 
-    __slots__ = ("again", "code", "executing", "hinted")
+    __slots__ = ("again", "code", "ended", "executing", "hinted")
 
     def __init__(self) -> None:
         self.again = False
@@ -37,7 +43,14 @@ class _Driven:
         self.hinted = False
         self.executing: tuple[int, int] | None = None
         self.code: asyncio.Task[None] | None = None
-        """The task in which the step's code runs, so that an abort or a deadline can end it."""
+        """The task in which the step's code runs, so that it can be ended."""
+        self.ended = False
+        """The code was told to end: its step is over already, or is another worker's."""
+
+    def end_code(self) -> None:
+        if self.code is not None and not self.ended:
+            self.ended = True
+            self.code.cancel()
 
 
 class Reconciler:
@@ -54,7 +67,9 @@ class Reconciler:
     ) -> None:
         self._store = store
         self._timing = timing or Timing()
-        self.shards = ShardHolder(store, worker, self._gained, **({} if lease_ms is None else {"lease_ms": lease_ms}))
+        self.shards = ShardHolder(
+            store, worker, self._gained, self._lost, **({} if lease_ms is None else {"lease_ms": lease_ms})
+        )
         self._desk = Desk(store, self._timing)
         self._runner = CodeRunner(store, registry, self._timing)
         self._driven: dict[str, _Driven] = {}
@@ -63,6 +78,11 @@ class Reconciler:
         self._interrupted: dict[str, int] = {}
         """Workflows, with their shards, that were left in the middle, as when the database was away: a step may be
         marked as running that nobody executes, and its row is not due for long."""
+        self._taken: set[int] = set()
+        """Shards that were taken since the last sweep."""
+        self._troubled: dict[str, float] = {}
+        """Workflows whose transition has failed, and when each is looked at again."""
+        self._stopping = False
         self._due_now = asyncio.Event()
         self._more_due = False
         """The last sweep saw only a part of what is due."""
@@ -82,9 +102,12 @@ class Reconciler:
                 self._due_now.clear()
         finally:
             stop_listening()
-            for task in (*self._tasks, leases):
-                task.cancel()
-            await asyncio.gather(*self._tasks, leases, return_exceptions=True)
+            self._stopping = True
+            try:
+                await _end(self._tasks)
+            finally:
+                # Only now: nobody is to begin what the code here has not ended.
+                await _end([leases])
 
     def hint(self, workflow_id: str) -> None:
         """Something happened to this workflow; an empty id says that hints may have been missed."""
@@ -98,28 +121,49 @@ class Reconciler:
         else:
             self._due_now.set()
 
-    def _gained(self, _shard: int) -> None:
+    def _gained(self, shard: int) -> None:
+        self._taken.add(shard)
         self._due_now.set()
+
+    def _lost(self, shard: int) -> None:
+        """Others execute the steps of this shard from now on, or will soon: our own executions end."""
+        for workflow_id, driven in self._driven.items():
+            if self._shard_of.get(workflow_id) == shard:
+                driven.end_code()
 
     async def _sweep(self) -> None:
         shards = self.shards.shards
         if not shards:
             return
+        taken, self._taken = self._taken, set()
         try:
             due = await self._store.read(_due, shards, _SWEEP_LIMIT)
+            running = await self._store.read(_running, sorted(taken)) if taken else []
         except StoreError as error:
+            self._taken |= taken
             _log.warning("due workflows could not be read: %s", error)
             return
         left, self._interrupted = self._interrupted, {}
-        for workflow_id, shard in [*left.items(), *due]:
+        for workflow_id, shard in [*left.items(), *running, *due]:
             driven = self._driven.get(workflow_id)
             if driven is None:
-                self._drive_soon(workflow_id, shard)
+                if self.shards.grip(shard) is None:
+                    continue
+                if self._in_trouble(workflow_id):
+                    self._interrupted[workflow_id] = shard
+                else:
+                    self._drive_soon(workflow_id, shard)
             elif driven.executing is not None:
                 self._spawn(self._look_beside(workflow_id, driven))
         self._more_due = len(due) >= _SWEEP_LIMIT
 
+    def _in_trouble(self, workflow_id: str) -> bool:
+        until = self._troubled.get(workflow_id)
+        return until is not None and asyncio.get_running_loop().time() < until
+
     def _drive_soon(self, workflow_id: str, shard: int, *, hinted: bool = False) -> None:
+        if self._stopping:
+            return
         driven = self._driven[workflow_id] = _Driven()
         driven.hinted = hinted
         self._shard_of[workflow_id] = shard
@@ -132,13 +176,18 @@ class Reconciler:
             while True:
                 grip = self.shards.grip(shard)
                 if grip is None:
+                    # Interrupted: should the lease have lapsed only for a moment, the shard is not taken anew.
                     self._shard_of.pop(workflow_id, None)
-                    break
+                    return
                 driven.again, hinted, driven.hinted = False, driven.hinted, False
                 look = await self._desk.ask(Look(workflow_id, grip, hinted=hinted))
+                self._troubled.pop(workflow_id, None)
                 if look.then is Then.RUN and look.step is not None and look.workflow is not None:
                     await self._execute(look, grip, driven)
                 elif look.then is Then.OVER:
+                    if self.shards.grip(shard) != grip:
+                        # Only that hold is over: the shard was lost, or taken anew, while this was asked.
+                        continue
                     self._shard_of.pop(workflow_id, None)
                     break
                 elif look.then is Then.WAIT and not driven.again:
@@ -147,6 +196,9 @@ class Reconciler:
             finished = True
         except StoreUnavailable as error:
             _log.warning("workflow %s waits for the database: %s", workflow_id, error)
+        except Exception:
+            _log.exception("workflow %s could not be driven; it is tried again", workflow_id)
+            self._troubled[workflow_id] = asyncio.get_running_loop().time() + _TROUBLE_SECONDS
         finally:
             self._driven.pop(workflow_id, None)
             if not finished:
@@ -159,21 +211,36 @@ class Reconciler:
         step = look.step
         assert step is not None
         assert look.workflow is not None
-        driven.executing = (step.seq, step.attempt)
-        driven.code = asyncio.current_task()
+        task = asyncio.current_task()
+        assert task is not None
+        driven.executing, driven.code, driven.ended = (step.seq, step.attempt), task, False
         try:
             settlement = await self._runner.run(look.workflow, step, grip, look.now)
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if driven.code is not None or task is None:
+            # Of two who cancelled it at the same time, one may want this task itself to end.
+            if not driven.ended or task.uncancel() > 0:
                 raise
-            # `_look_beside` ended the code: its step is over already.
-            task.uncancel()
             return
         finally:
             driven.executing = driven.code = None
-        if (await self._desk.ask(Settle(step, grip, settlement))).then is Then.OVER:
+        if driven.ended:
+            # The code has kept its end to itself.
+            task.uncancel()
+            return
+        if (await self._store_outcome(look.workflow.shard, Settle(step, grip, settlement))).then is Then.OVER:
             _log.info("step %s of %s was over before its code came back", step.id, step.workflow_id)
+
+    async def _store_outcome(self, shard: int, outcome: Settle) -> Next:
+        """What came of a step's code is offered until the database takes it, or the shard may be another worker's:
+        else the code would have to run once more. Where an answer was lost, the next one says OVER."""
+        while True:
+            try:
+                return await self._desk.ask(outcome)
+            except StoreUnavailable as error:
+                if self.shards.grip(shard) != outcome.grip:
+                    raise
+                _log.warning("the outcome of a step of %s waits for the database: %s", outcome.workflow_id, error)
+            await asyncio.sleep(_STORE_AGAIN_SECONDS)
 
     async def _look_beside(self, workflow_id: str, driven: _Driven) -> None:
         """While a step's code runs: an abort, or its deadline, ends the step and then the code."""
@@ -187,9 +254,8 @@ class Reconciler:
             _log.warning("workflow %s could not be looked at: %s", workflow_id, error)
             return
         runs_on = look.then is Then.WAIT and look.step is None
-        if not runs_on and driven.executing == executing and driven.code is not None:
-            code, driven.code = driven.code, None
-            code.cancel()
+        if not runs_on and driven.executing == executing:
+            driven.end_code()
 
     def _wake_later(self, workflow_id: str, shard: int, wake_at: int | None, now: int) -> None:
         """A look that is due before the sweep would come to it; the sweep is the truth all the same."""
@@ -212,6 +278,27 @@ class Reconciler:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             _log.error("a workflow could not be driven", exc_info=task.exception())
+
+
+async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
+    ending = list(tasks)
+    for task in ending:
+        task.cancel()
+    await asyncio.gather(*ending, return_exceptions=True)
+
+
+def _running(tx: Transaction, shards: list[int]) -> list[tuple[str, int]]:
+    """The workflows of these shards with a step that is marked as being executed."""
+    rows = tx.all(
+        """
+        SELECT id, shard FROM workflows WHERE shard IN EACH(:shards) AND wake_at IS NOT NULL AND EXISTS (
+            SELECT 1 FROM workflow_steps WHERE workflow_steps.workflow_id = workflows.id
+                AND workflow_steps.seq = workflows.step_seq AND workflow_steps.state = 'running'
+        )
+        """,
+        {"shards": shards},
+    )
+    return [(row[0], row[1]) for row in rows]
 
 
 def _due(tx: Transaction, shards: list[int], limit: int) -> list[tuple[str, int]]:

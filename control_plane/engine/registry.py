@@ -116,7 +116,11 @@ class StepRegistry:
 
 def default_registry() -> StepRegistry:
     """The steps of this product and of every installed plugin. A plugin that fails to load is logged and left out."""
+    # The steps know the registry, so it must be there before they are.
+    from control_plane.metal.steps import register
+
     registry = StepRegistry()
+    register(registry)
     for kind, (home, *others) in _PLACES.items():
         registry.add(
             Definition(

@@ -13,6 +13,7 @@ __all__ = [
     "WORKFLOW_COLUMNS",
     "Grip",
     "change_pending",
+    "held_by_others",
     "load_step",
     "load_steps",
     "load_upcoming",
@@ -26,13 +27,20 @@ WORKFLOW_COLUMNS = columns(WorkflowRow)
 STEP_COLUMNS = columns(StepRow)
 _STEPS_COLUMNS = columns(StepRow, "workflow_steps")
 
-_LOCK_HELD = f"""
-SELECT {columns(WorkflowRow, "workflows")}
+_HELD = """
 FROM ROWS(:held AS held (id TEXT, worker TEXT, fence BIGINT))
     JOIN workflows ON workflows.id = held.id
     JOIN shards ON shards.shard = workflows.shard AND shards.worker = held.worker AND shards.fence = held.fence
+"""
+_LOCK_HELD = f"""
+SELECT {columns(WorkflowRow, "workflows")} {_HELD}
 ORDER BY workflows.id FOR UPDATE OF workflows FOR KEY SHARE OF shards
 """
+_LOCK_FREE = f"""
+SELECT {columns(WorkflowRow, "workflows")} {_HELD}
+ORDER BY workflows.id FOR UPDATE OF workflows SKIP LOCKED FOR KEY SHARE OF shards SKIP LOCKED
+"""
+_STILL_THERE = f"SELECT workflows.id {_HELD}"
 _LOCK = f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE id = :id FOR UPDATE"
 _STEP = f"SELECT {STEP_COLUMNS} FROM workflow_steps WHERE workflow_id = :id AND seq = :seq"
 _STEPS = f"""
@@ -54,6 +62,23 @@ FROM ROWS(:rows AS new (id TEXT, state TEXT, ending TEXT, step_seq BIGINT, step_
     started_at BIGINT, finished_at BIGINT, updated_at BIGINT))
 WHERE workflows.id = new.id
 """
+_STEP_CHANGES = (
+    "state",
+    "attempt",
+    "first_attempt",
+    "command_id",
+    "deadline",
+    "wake_at",
+    "rejoin",
+    "result",
+    "error",
+    "started_at",
+    "finished_at",
+)
+_STORE_STEP = f"""
+UPDATE workflow_steps SET {", ".join(f"{name} = :{name}" for name in _STEP_CHANGES)}
+WHERE workflow_id = :workflow_id AND seq = :seq
+"""
 _STORE_STEPS = """
 UPDATE workflow_steps SET state = new.state, attempt = new.attempt, first_attempt = new.first_attempt,
     command_id = new.command_id, deadline = new.deadline, wake_at = new.wake_at, rejoin = new.rejoin,
@@ -63,6 +88,8 @@ FROM ROWS(:rows AS new (workflow_id TEXT, seq BIGINT, state TEXT, attempt BIGINT
     finished_at BIGINT))
 WHERE workflow_steps.workflow_id = new.workflow_id AND workflow_steps.seq = new.seq
 """
+_LONG_RESULT = 16 * 1024
+"""Characters of a result that is stored by a statement of its own."""
 
 
 class Grip(NamedTuple):
@@ -72,14 +99,24 @@ class Grip(NamedTuple):
     fence: int
 
 
-def lock_held(tx: Transaction, held: Iterable[tuple[str, Grip]]) -> dict[str, WorkflowRow]:
+def lock_held(tx: Transaction, asked: Iterable[tuple[str, Grip]], *, patient: bool = True) -> dict[str, WorkflowRow]:
     """The workflows, locked, by id; without those that are gone or whose shard the worker does not hold any more.
 
     They are locked in the order of their ids, so that two batches never wait for each other in a circle. The shards'
-    rows are held too: whoever takes a shard over waits for this transaction, and sees all of it.
+    rows are held too: whoever takes a shard over waits for this transaction, and sees all of it. `patient`: what
+    others have locked is waited for; otherwise it is left out, and `held_by_others` tells of it.
     """
-    rows = [(workflow_id, grip.worker, grip.fence) for workflow_id, grip in held]
-    return {row.id: row for row in tx.all(_LOCK_HELD, {"held": rows}, into=WorkflowRow)}
+    found = tx.all(_LOCK_HELD if patient else _LOCK_FREE, _held(asked), into=WorkflowRow)
+    return {row.id: row for row in found}
+
+
+def held_by_others(tx: Transaction, missing: Mapping[str, Grip]) -> set[str]:
+    """Of the workflows that could not be locked at once: those that are this worker's still."""
+    return {row[0] for row in tx.all(_STILL_THERE, _held(missing.items()))} if missing else set()
+
+
+def _held(asked: Iterable[tuple[str, Grip]]) -> Mapping[str, object]:
+    return {"held": [(workflow_id, grip.worker, grip.fence) for workflow_id, grip in asked]}
 
 
 def lock_workflow(tx: Transaction, workflow_id: str) -> WorkflowRow | None:
@@ -129,26 +166,35 @@ def store_workflows(tx: Transaction, workflows: Iterable[WorkflowRow]) -> None:
 
 def store_steps(tx: Transaction, steps: Iterable[StepRow]) -> None:
     """Stores what can change of steps."""
-    rows = [
-        (
-            row.workflow_id,
-            row.seq,
-            row.state,
-            row.attempt,
-            row.first_attempt,
-            row.command_id,
-            row.deadline,
-            row.wake_at,
-            json_text(row.rejoin) if row.rejoin else None,
-            json_text(row.result) if row.result is not None else None,
-            json_text(row.error) if row.error else None,
-            row.started_at,
-            row.finished_at,
-        )
-        for row in steps
-    ]
+    rows: list[tuple[object, ...]] = []
+    for step in steps:
+        result = json_text(step.result) if step.result is not None else None
+        row = _stored(step, result)
+        if result is not None and len(result) > _LONG_RESULT:
+            # In the one statement for all of them it would be escaped and parsed once more: dear for a long text.
+            tx.run(_STORE_STEP, dict(zip(("workflow_id", "seq", *_STEP_CHANGES), row, strict=True)))
+        else:
+            rows.append(row)
     if rows:
         tx.run(_STORE_STEPS, {"rows": rows})
+
+
+def _stored(step: StepRow, result: str | None) -> tuple[object, ...]:
+    return (
+        step.workflow_id,
+        step.seq,
+        step.state.value,
+        step.attempt,
+        step.first_attempt,
+        step.command_id,
+        step.deadline,
+        step.wake_at,
+        json_text(step.rejoin) if step.rejoin else None,
+        result,
+        json_text(step.error) if step.error else None,
+        step.started_at,
+        step.finished_at,
+    )
 
 
 def change_pending(

@@ -4,7 +4,8 @@ Each workflow belongs to one of a fixed number of shards. A worker holds a shard
 dies the lease runs out, another worker takes the shard and makes its fence one greater. Every transition checks
 worker and fence in its own transaction, so a worker that lost a shard, and does not know it yet, changes nothing.
 
-Time is the database's own. A worker that cannot renew stops driving before its lease runs out there.
+Time is the database's own. A worker that cannot renew stops driving before its lease runs out there, and ends the
+code that it executes: whoever has the shard next executes it anew.
 """
 
 import asyncio
@@ -28,15 +29,28 @@ _FORGOTTEN_MS = 86_400_000
 
 
 class ShardHolder:
-    """The shards that this worker holds. `grip(shard)` is good until the lease's time is over by our own clock."""
+    """The shards that this worker holds. `grip(shard)` is good until the lease's time is over by our own clock.
 
-    def __init__(self, store: Store, worker: str, on_gain: Callable[[int], None], lease_ms: int = LEASE_MS) -> None:
+    `on_loss` is called for each shard that was lost or given up, or whose lease could not be renewed in time; then
+    `on_gain` for each that was taken, also for one that was held before under an older fence.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        worker: str,
+        on_gain: Callable[[int], None],
+        on_loss: Callable[[int], None],
+        lease_ms: int = LEASE_MS,
+    ) -> None:
         self._store = store
         self._worker = worker
         self._on_gain = on_gain
+        self._on_loss = on_loss
         self._lease_ms = lease_ms
         self._held: dict[int, int] = {}
         self._good_until = 0.0
+        self._lapse: asyncio.TimerHandle | None = None
 
     @property
     def shards(self) -> list[int]:
@@ -67,18 +81,34 @@ class ShardHolder:
                     if begun - renewed >= self._lease_ms / 3_000:
                         renewed = begun
                     # From before the write was asked for: our lease can only end later than that in the database.
-                    self._good_until = renewed + self._lease_ms / 1_000
+                    good_until = renewed + self._lease_ms / 1_000
                     self._note(held)
+                    self._keep_until(good_until)
                 await asyncio.sleep(min(_SCAN_SECONDS, self._lease_ms / 3_000))
         finally:
+            self._note({})
+            self._keep_until(float("-inf"))
             with contextlib.suppress(StoreError):
                 await self._store.write(give_back, self._worker)
 
+    def _keep_until(self, good_until: float) -> None:
+        self._good_until = good_until
+        if self._lapse is not None:
+            self._lapse.cancel()
+        self._lapse = asyncio.get_running_loop().call_at(good_until, self._lapsed) if self._held else None
+
+    def _lapsed(self) -> None:
+        """The database could not be reached in time: another worker may take what was held."""
+        for shard in self._held:
+            self._on_loss(shard)
+
     def _note(self, held: dict[int, int]) -> None:
-        gained = [shard for shard, fence in held.items() if self._held.get(shard) != fence]
-        self._held = held
-        for shard in gained:
-            self._on_gain(shard)
+        before, self._held = self._held, held
+        for shard in before.keys() - {shard for shard, fence in held.items() if before.get(shard) == fence}:
+            self._on_loss(shard)
+        for shard, fence in held.items():
+            if before.get(shard) != fence:
+                self._on_gain(shard)
 
     @property
     def _fresh(self) -> bool:
@@ -131,7 +161,6 @@ def take_shards(tx: Transaction, worker: str, lease_ms: int, renew: bool) -> dic
                 "WHERE shard IN EACH(:shards)",
                 {"worker": worker, "until": now + lease_ms, "shards": [row[0] for row in free]},
             )
-            _wake_running(tx, [row[0] for row in free])
             return _held_by(tx, worker, now)
     return held
 
@@ -140,19 +169,6 @@ def give_back(tx: Transaction, worker: str) -> None:
     """A worker that stops in good order: others may take over at once."""
     tx.run("UPDATE shards SET expires_at = 0 WHERE worker = :worker", {"worker": worker})
     tx.run("DELETE FROM workers WHERE name = :worker", {"worker": worker})
-
-
-def _wake_running(tx: Transaction, shards: list[int]) -> None:
-    """Code that the former holder was executing is executed anew at once, not when its time is over."""
-    tx.run(
-        """
-        UPDATE workflows SET wake_at = :now WHERE shard IN EACH(:shards) AND wake_at > :now AND EXISTS (
-            SELECT 1 FROM workflow_steps WHERE workflow_steps.workflow_id = workflows.id
-                AND workflow_steps.seq = workflows.step_seq AND workflow_steps.state = 'running'
-        )
-        """,
-        {"shards": shards, "now": tx.now()},
-    )
 
 
 def _held_by(tx: Transaction, worker: str, now: int) -> dict[int, int]:

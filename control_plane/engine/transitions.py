@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from control_plane.commands import get_command
 from control_plane.engine import outbox
 from control_plane.engine.agent_steps import (
     NoAgent,
@@ -30,7 +31,7 @@ from control_plane.engine.agent_steps import (
 from control_plane.engine.outcomes import cancel_step, close_main, fail_attempt, finish, skip, succeed
 from control_plane.engine.records import Rejoin, StepError, StepRow, WorkflowRow
 from control_plane.engine.rejoining import Presence, has_rejoined, presence_of, present_boot
-from control_plane.engine.rows import Grip
+from control_plane.engine.rows import Grip, held_by_others
 from control_plane.engine.states import ACTIVE, Ending, Phase, StepState, WorkflowState
 from control_plane.engine.timing import Timing
 from control_plane.engine.when import holds
@@ -67,6 +68,8 @@ class Then(Enum):
     """Nothing before `Next.wake_at` but a hint."""
     OVER = "over"
     """The workflow has ended, is paused with nothing in flight, or is not this worker's."""
+    LATER = "later"
+    """Somebody else holds its row just now. Nothing was done; it is to be asked for alone."""
 
 
 class Next(NamedTuple):
@@ -113,15 +116,26 @@ class Settle(NamedTuple):
         return self.step.workflow_id
 
 
-def transit(tx: Transaction, timing: Timing, asked: Sequence[Look | Settle]) -> list[Next]:
+def transit(
+    tx: Transaction,
+    timing: Timing,
+    asked: Sequence[Look | Settle],
+    patient: bool = True,
+) -> list[Next]:
     """At most one transition of each of these workflows, no two of which are the same.
 
     A settlement that came too late (aborted, timed out, taken over, the shard lost) changes nothing and is answered
-    with OVER; one that was stored with AGAIN.
+    with OVER; one that was stored with AGAIN. `patient`: a row that somebody else holds is waited for; otherwise its
+    workflow is answered with LATER, and the others need not wait.
     """
     work = Work(tx)
-    held = work.hold([(one.workflow_id, one.grip) for one in asked])
-    answers = [_transition(work, timing, held.get(one.workflow_id), one) for one in asked]
+    grips = {one.workflow_id: one.grip for one in asked}
+    held = work.hold(grips.items(), patient=patient)
+    taken = set() if patient else held_by_others(tx, {key: grip for key, grip in grips.items() if key not in held})
+    answers = [
+        Next(Then.LATER) if one.workflow_id in taken else _transition(work, timing, held.get(one.workflow_id), one)
+        for one in asked
+    ]
     work.flush()
     return answers
 
@@ -330,7 +344,10 @@ def _is_yet_to_come(work: Work, workflow: WorkflowRow, step: StepRow, presence: 
     The machine went down by itself before it was given the command, and gets it only now: it will go down once more,
     and the next step must not begin before that.
     """
-    command = work.command(workflow, step) if step.command_id is not None else None
+    if step.command_id is None:
+        return False
+    # As it is now, and held: what was read ahead may have been handed to that very connection since.
+    command = get_command(work.direct(), workflow.tenant_id, step.command_id, lock=True)
     return command is not None and command.state not in TERMINAL and command.sent_session == presence.session_id
 
 

@@ -43,9 +43,12 @@ class Work:
         self._changed_steps: dict[tuple[str, int], StepRow] = {}
         self._events: list[NewEvent] = []
 
-    def hold(self, asked: Iterable[tuple[str, Grip]]) -> Mapping[str, WorkflowRow]:
-        """The workflows that this worker still holds, locked; with what a look at them needs read ahead."""
-        held = lock_held(self.tx, asked)
+    def hold(self, asked: Iterable[tuple[str, Grip]], *, patient: bool = True) -> Mapping[str, WorkflowRow]:
+        """The workflows that this worker still holds, locked; with what a look at them needs read ahead.
+
+        `patient`: rows that others have locked are waited for; otherwise those workflows are left out.
+        """
+        held = lock_held(self.tx, asked, patient=patient)
         in_flight = [(row.id, row.step_seq) for row in held.values() if row.step_seq is not None]
         if in_flight:
             self._steps = {(step.workflow_id, step.seq): step for step in load_steps(self.tx, in_flight)}

@@ -157,8 +157,8 @@ class ActivationPlan:
         if code == _ALREADY_ACTIVE:
             raise OperationError(
                 ErrorCode.CONFLICT,
-                f"another session holds the serial console of {self._endpoint}: close it there, or end it (takeOver, "
-                "--take-over); a site agent keeps one for a minute after its last reader",
+                f"another session holds the serial console of {self._endpoint}: close it there, or take it over "
+                "(takeOver, --take-over); a site agent keeps one for a minute after its last reader",
                 bmc=[BmcMessage(f"{code:#04x}", text)],
             )
         if code == _DISABLED:

@@ -47,7 +47,7 @@ async def enter_console(talker: Talker, endpoint: str, *, take_over: bool) -> tu
     if said.held and not take_over:
         raise OperationError(
             ErrorCode.CONFLICT,
-            f"another session holds the serial console of {endpoint}: close it there, or end it (takeOver, "
+            f"another session holds the serial console of {endpoint}: close it there, or take it over (takeOver, "
             "--take-over)",
             bmc=_words(said.text),
         )

@@ -115,8 +115,8 @@ class WriteConfigDrive(Arguments, frozen=True, kw_only=True):
     root_device: RootDeviceHints | None = None
     """Null takes the disk to which an image was written since the agent's machine was started."""
     daemon: bool = False
-    """Bring the installed system's agent its ticket too. The ramdisk's agent asks the control plane for it over its own
-    link when it does this: the ticket is never in a command."""
+    """Bring the installed system's agent its ticket too. The ramdisk's agent asks the control plane for it over its
+    own link when it does this: the ticket is never in a command."""
 
 
 class ConfigDriveResult(Result, frozen=True, kw_only=True):

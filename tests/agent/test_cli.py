@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from agent.cli import agent
+from agent.cli import agent, status_lines
+from agent.status import Report
 from tests.agent.counting_driver import Machines, refused
 from tests.agent.tls_control_plane import control_plane
 
@@ -118,6 +119,11 @@ def test_before_joining_everything_says_how_to_join(shell: Shell) -> None:
     text = shell("status").output
     assert "does not run" in text
     assert "rackwright agent join" in text
+
+
+def test_the_status_tells_how_many_machines_are_watched_and_how_many_cannot_be_asked() -> None:
+    report = Report(running=True, version="1", state_dir="/x", watched={"nodes": 7, "withEvents": 3, "troubled": 1})
+    assert dict(status_lines(report))["watched"] == "7 machines, 3 tell of events, 1 cannot be asked"
 
 
 async def test_a_join_takes_its_token_from_standard_input_too(shell: Shell, tmp_path: Path) -> None:

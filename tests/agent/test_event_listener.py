@@ -90,6 +90,14 @@ async def test_other_addresses_are_unknown(path: str) -> None:
         assert heard == []
 
 
+async def test_a_handshake_that_is_never_ended_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_listener, "_SILENT_SECONDS", 0.1)
+    async with listening(**tls_settings(tmp_path)) as (listener, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        assert await reader.read() == b""
+        writer.close()
+
+
 async def test_a_dropped_machine_is_unknown_again() -> None:
     async with listening() as (listener, _):
         place = listener.place("node_1")
@@ -158,12 +166,17 @@ async def test_there_is_an_end_to_connections(monkeypatch: pytest.MonkeyPatch) -
             writer.close()
 
 
+def tls_settings(folder: Path, material: TlsMaterial | None = None) -> dict[str, str]:
+    """A certificate of the listener's own, in files."""
+    material = material or TlsMaterial.self_signed(("127.0.0.1",))
+    (folder / "cert.pem").write_bytes(material.certificate)
+    (folder / "key.pem").write_bytes(material.key)
+    return {"tls_certificate": str(folder / "cert.pem"), "tls_key": str(folder / "key.pem")}
+
+
 async def test_a_certificate_makes_it_https(tmp_path: Path) -> None:
     material = TlsMaterial.self_signed(("127.0.0.1",))
-    (tmp_path / "cert.pem").write_bytes(material.certificate)
-    (tmp_path / "key.pem").write_bytes(material.key)
-    settings = {"tls_certificate": str(tmp_path / "cert.pem"), "tls_key": str(tmp_path / "key.pem")}
-    async with listening(**settings) as (listener, heard):
+    async with listening(**tls_settings(tmp_path, material)) as (listener, heard):
         place = listener.place("node_1")
 
         assert place.url.startswith("https://")

@@ -11,10 +11,11 @@ import aiohttp
 import pytest
 
 from agent.bmcs import BmcMemory, Bmcs
+from agent.byte_serving import asked_part
 from agent.config import load
 from agent.errors import ConfigError
 from agent.file_offer import SiteFiles
-from agent.file_server import FileServer, asked_part
+from agent.file_server import FileServer
 from agent.vault import Vault, VaultKey
 from protocol.errors import ErrorCode, OperationError
 from protocol.secret import Secret

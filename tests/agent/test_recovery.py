@@ -202,3 +202,13 @@ async def test_what_a_reading_cannot_prove_is_unknown_with_what_is_known_and_wha
     assert known in ending.error.message
     assert "look at the machine" in ending.error.message
     assert ending.error.details["mayHaveHappened"] is True
+
+
+async def test_an_update_that_is_settled_names_its_image_without_its_login() -> None:
+    image = "http://reader:Planted-Pa55word@h/images/bmc.bin?sig=c2lnbmF0dXJl"
+    invoke = asked("firmware.updateFirmware", updates=[{"image": image, "targets": ["BMC"], "expectVersion": "2.1"}])
+    ending = await settled(invoke, FIRMWARE)
+    assert ending.outcome is Outcome.SUCCEEDED
+    assert "http://h/images/bmc.bin" in str(ending)
+    assert "Planted-Pa55word" not in str(ending)
+    assert "c2lnbmF0dXJl" not in str(ending)

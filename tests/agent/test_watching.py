@@ -620,6 +620,21 @@ async def test_a_log_that_tells_of_every_look_is_no_endless_round(machines: Mach
 
 
 @without_waiting
+async def test_a_flood_of_events_during_one_look_leads_to_one_more(machines: Machines, folder: Path) -> None:
+    async with rig(folder) as it:
+        it.watch(node("m1"))
+        await it.next()
+        await asyncio.sleep(60)
+        watched = it.watcher._watched["node-m1"]
+        watched.looking = True
+        for _ in range(10_000):
+            it.watcher.heard("node-m1", (BmcEvent(EventKind.LOG),), "push")
+        watched.looking = False
+
+        assert len(watched.follow_up) <= 3
+
+
+@without_waiting
 async def test_an_event_that_comes_before_its_state_is_followed_by_further_looks(
     machines: Machines, folder: Path
 ) -> None:

@@ -83,7 +83,7 @@ class Api:
         )
         self.metrics = Metrics(lambda: len(self.links.connected))
         self.waiters.seen = self.metrics.command_seen
-        self.hub = EventHub(store)
+        self.hub = EventHub(store, self.services.horizon)
         self.dispatcher = Dispatcher(self.services, self.metrics)
         self.not_ready: str | None = None
         self.app: Starlette = build_app(self.dispatcher, self.hub, ready=self._ready)
@@ -118,13 +118,6 @@ class Api:
         answer = await self.call(verb, request, token=token)
         assert answer.status == 200, answer.body
         return answer.json
-
-    async def listed(self, verb: str, request: object = None) -> Any:
-        """A list once it holds something: PostgreSQL's youngest events are held back for a second."""
-        async with asyncio.timeout(10):
-            while not (answer := await self.ok(verb, request))["items"]:
-                await asyncio.sleep(0.05)
-        return answer
 
     async def http(
         self,

@@ -16,6 +16,7 @@ from websockets.typing import Subprotocol
 from protocol.commands import Ending, JournalState, Outcome
 from protocol.frames import (
     JOIN_SUBPROTOCOL,
+    PROTOCOL_MINOR,
     SUBPROTOCOL,
     Command,
     ControlFrame,
@@ -27,6 +28,7 @@ from protocol.frames import (
     JoinRequest,
     Ready,
     Settled,
+    WatchList,
     Welcome,
     decode_control_frame,
     decode_join_answer,
@@ -34,6 +36,7 @@ from protocol.frames import (
 )
 from protocol.ids import new_id
 from protocol.join_token import JoinToken
+from protocol.machine_facts import MachineFacts
 
 
 def key_and_csr() -> tuple[bytes, str]:
@@ -50,7 +53,9 @@ def key_and_csr() -> tuple[bytes, str]:
     return pem, request.public_bytes(serialization.Encoding.PEM).decode()
 
 
-async def join(port: int, ca: str, token: JoinToken, csr: str) -> Joined | JoinRefused:
+async def join(
+    port: int, ca: str, token: JoinToken, csr: str, machine: MachineFacts | None = None
+) -> Joined | JoinRefused:
     """One join attempt, the CA verified."""
     context = ssl.create_default_context(cadata=ca)
     async with connect(
@@ -59,7 +64,9 @@ async def join(port: int, ca: str, token: JoinToken, csr: str) -> Joined | JoinR
         subprotocols=[Subprotocol(JOIN_SUBPROTOCOL)],
         proxy=None,
     ) as connection:
-        request = JoinRequest(token_id=token.id, secret=token.secret.reveal(), csr=csr, host_name="stub", version="0")
+        request = JoinRequest(
+            token_id=token.id, secret=token.secret.reveal(), csr=csr, host_name="stub", version="0", machine=machine
+        )
         await connection.send(encode(request), text=True)
         return decode_join_answer(await connection.recv())
 
@@ -75,17 +82,23 @@ class ScriptedAgent:
     journal_id: str = field(default_factory=lambda: new_id("jrn"))
     held: dict[str, JournalState] = field(default_factory=dict)
     last_session: str = ""
+    role: str = "site"
+    boot_id: str = "boot-1"
     connection: ClientConnection | None = None
     welcome: Welcome | None = None
+    watch_lists: list[WatchList] = field(default_factory=list)
+    """Those that came between the other frames."""
 
     @classmethod
-    async def joined(cls, port: int, ca: str, token: JoinToken, folder: Path) -> "ScriptedAgent":
+    async def joined(
+        cls, port: int, ca: str, token: JoinToken, folder: Path, machine: MachineFacts | None = None
+    ) -> "ScriptedAgent":
         key, csr = key_and_csr()
-        answer = await join(port, ca, token, csr)
+        answer = await join(port, ca, token, csr, machine)
         assert isinstance(answer, Joined), answer
         (folder / "key.pem").write_bytes(key)
         (folder / "cert.pem").write_text(answer.certificate)
-        return cls(port, folder, answer.agent_id, answer.ca)
+        return cls(port, folder, answer.agent_id, answer.ca, role=answer.role)
 
     def context(self) -> ssl.SSLContext:
         context = ssl.create_default_context(cadata=self.ca)
@@ -110,11 +123,12 @@ class ScriptedAgent:
         await self.send(
             Hello(
                 agent_id=self.id,
-                role="site",
-                boot_id="boot-1",
+                role=self.role,
+                boot_id=self.boot_id,
                 journal_id=self.journal_id,
                 last_session=self.last_session,
                 version="0.1.0",
+                protocol=PROTOCOL_MINOR,
                 held=held,
             )
         )
@@ -130,6 +144,12 @@ class ScriptedAgent:
         await self.connection.send(encode(frame), text=True)
 
     async def receive(self) -> ControlFrame:
+        """The next frame that is no watch list."""
+        while isinstance(frame := await self.receive_any(), WatchList):
+            self.watch_lists.append(frame)
+        return frame
+
+    async def receive_any(self) -> ControlFrame:
         assert self.connection is not None
         return decode_control_frame(await self.connection.recv())
 

@@ -152,6 +152,18 @@ async def test_a_certificate_seen_on_the_way_is_pinned_once(ledger: Ledger) -> N
     assert node.tls == f"sha256:{'a' * 64}"
 
 
+async def test_a_pin_follows_the_certificate_that_replaced_the_pinned_one_and_no_other(ledger: Ledger) -> None:
+    a, b, c = ("a" * 64, "b" * 64, "c" * 64)
+    for fingerprint, replaced, pinned in ((a, None, a), (b, a, b), (c, a, b)):
+        row = await ledger.at(RUNNING)
+        observed = {"tlsFingerprint": fingerprint}
+        if replaced is not None:
+            observed["tlsFingerprintReplaced"] = replaced
+        await ledger.settle(row.id, msgspec.structs.replace(DONE, observed=observed))
+        node = await ledger.store.read(find_node, TENANT, "n1")
+        assert node.tls == f"sha256:{pinned}"
+
+
 # Cancelling
 
 

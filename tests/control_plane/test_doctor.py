@@ -3,12 +3,16 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from control_plane.doctor import MOST_OF_A_KIND, Finding, examine
 from control_plane.engine.records import WorkflowError
 from control_plane.engine.states import StepState, WorkflowState
 from control_plane.engine.timing import SHARDS, Timing
+from control_plane.metal.rows import find_provision, put_provision
+from control_plane.metal.states import MetalVerb, ProvisionState
+from control_plane.nodes import find_node
 from control_plane.sessions import close_session, record_certificate
 from control_plane.sites import create_site, serve_by
 from control_plane.store import Transaction, migrate, open_store
@@ -156,6 +160,54 @@ async def test_a_command_that_is_open_long_after_its_time_is_told(served: Ledger
     assert (found.severity, found.subject) == ("warning", f"command/{row.id}")
 
 
+async def test_a_node_that_has_failed_is_told_with_its_cause_and_the_ways_out(served: Ledger) -> None:
+    cause = WorkflowError(code="DRIVER_ERROR", message="boot (metal.bootRamdisk): the slot is empty")
+    await served.store.write(_put_provision, served, "failed", {"verb": MetalVerb.DEPLOY, "cause": cause})
+    served.clock.pass_by(3 * MINUTE)
+    (found,) = await of_kind(served, "metal-failed")
+    assert (found.severity, found.subject) == ("warning", f"node/{served.node_id}")
+    assert "failed to deploy 3 min ago: boot (metal.bootRamdisk): the slot is empty" in found.message
+    assert "rackwright nodes recover" in found.hint
+    assert await of_kind(served, "metal-failed", "umbrella") == []
+
+
+@pytest.mark.parametrize("state", ["available", "deployed", "rescue", "maintenance", "enrolled"])
+async def test_a_node_at_rest_has_no_findings(served: Ledger, state: str) -> None:
+    await served.store.write(_put_provision, served, state, {})
+    served.clock.pass_by(DAY)
+    assert await findings(served) == []
+
+
+@pytest.mark.parametrize("state", ["commissioning", "deploying", "releasing", "rescuing"])
+async def test_a_node_that_is_shown_as_moved_by_a_workflow_that_has_ended_or_is_gone_is_stalled(
+    served: Ledger, state: str
+) -> None:
+    def put(tx: Transaction) -> str:
+        return put_workflow(tx, served.node_id, WorkflowState.SUCCEEDED)
+
+    workflow_id = await served.store.write(put)
+    for known in (workflow_id, "wf_gone"):
+        await served.store.write(_put_provision, served, state, {"workflow_id": known})
+        served.clock.pass_by(5 * MINUTE)
+        if known == "wf_gone":
+            assert await of_kind(served, "metal-stalled") == []
+        served.clock.pass_by(1)
+        (found,) = await of_kind(served, "metal-stalled")
+        assert (found.severity, found.subject) == ("warning", f"node/{served.node_id}")
+        assert f"is {state}, and no workflow has moved it for 5 min" in found.message
+
+
+async def test_a_node_that_a_workflow_moves_is_not_stalled_however_long_it_takes(served: Ledger) -> None:
+    def put(tx: Transaction) -> str:
+        waiting = step(0, state=StepState.WAITING, deadline=tx.now() + 10 * DAY, started_at=tx.now())
+        return put_workflow(tx, served.node_id, WorkflowState.RUNNING, [waiting], step_seq=0)
+
+    workflow_id = await served.store.write(put)
+    await served.store.write(_put_provision, served, "deploying", {"workflow_id": workflow_id})
+    served.clock.pass_by(9 * DAY)
+    assert await of_kind(served, "metal-stalled") == []
+
+
 async def test_very_many_of_a_kind_are_cut_and_it_is_said(served: Ledger) -> None:
     def put(tx: Transaction) -> None:
         for _ in range(MOST_OF_A_KIND + 1):
@@ -210,11 +262,16 @@ async def test_however_many_workflows_have_ended_only_what_matters_is_read(tmp_p
 
     await store.read(work)
     await store.close()
-    found = {plan.partition("(")[0].strip() for plan in plans if " workflows" in plan or " commands" in plan}
+    tables = (" workflows", " commands", " provisions")
+    found = {plan.partition("(")[0].strip() for plan in plans if any(table in plan for table in tables)}
     assert found == {
         "SEARCH workflows USING INDEX workflows_due",
         "SEARCH workflows USING INDEX workflows_failed",
         "SEARCH commands USING INDEX commands_due",
+        "SCAN provisions USING INDEX provisions_failed",
+        "SCAN provisions USING INDEX provisions_moving",
+        # Of a node that is under way, its one workflow.
+        "SEARCH workflows USING INDEX sqlite_autoindex_workflows_1",
     }
 
 
@@ -240,6 +297,11 @@ def _serve(tx: Transaction, ledger: Ledger) -> None:
 
 def _serve_by_nobody(tx: Transaction, ledger: Ledger) -> None:
     tx.run("UPDATE sites SET agent_id = NULL WHERE agent_id = :id", {"id": ledger.agent_id})
+
+
+def _put_provision(tx: Transaction, ledger: Ledger, state: str, more: dict[str, Any]) -> None:
+    row = find_provision(tx, find_node(tx, "acme", ledger.node_id))
+    put_provision(tx, msgspec.structs.replace(row, state=ProvisionState(state), since=tx.now(), **more))
 
 
 def _put_waiting(tx: Transaction, ledger: Ledger, state: WorkflowState, deadline: int) -> str:

@@ -170,7 +170,8 @@ async def test_a_token_joins_one_agent_only(site: Site) -> None:
 async def test_an_expired_token_is_refused_with_what_to_do(site: Site) -> None:
     token = await site.token(ttl_ms=-1)
     answer = await join(site.gateway.port, site.authority.pem, token, key_and_csr()[1])
-    assert answer == JoinRefused(message="this join token has expired: make a new one and use it in time")
+    message = "this join token has expired: make a new one and use it in time"
+    assert answer == JoinRefused(message=message, code="TOKEN_REFUSED")
 
 
 async def test_a_wrong_secret_spends_nothing(site: Site) -> None:
@@ -412,7 +413,7 @@ async def test_a_certificate_is_renewed_over_the_connection_and_the_new_one_conn
         ('{"type":"teleport","id":"x"}', "knows no frame of type 'teleport'"),
         ('{"type":"finished"}', "finished frame cannot be read"),
         ("nonsense", "not JSON"),
-        (b"\x00" * 40, "no console stream"),
+        (b"\x00" * 40, "no console frame"),
     ],
 )
 async def test_a_frame_that_cannot_be_taken_is_answered_and_the_connection_goes_on(

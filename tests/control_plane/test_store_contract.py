@@ -186,6 +186,11 @@ class TestStatements:
         assert await nodes.write(change) == 2
         assert await nodes.read(lambda tx: tx.all("SELECT id, size FROM nodes ORDER BY id")) == [("n1", 7), ("n2", 8)]
 
+    async def test_a_row_with_a_value_too_few_is_refused(self, nodes: Store) -> None:
+        sql = "SELECT r.id FROM ROWS(:rows AS r (id TEXT, size BIGINT))"
+        with pytest.raises(StoreMisuse, match="a value for each of id, size"):
+            await nodes.read(lambda tx: tx.all(sql, {"rows": [["n1", 1], ["n2"]]}))
+
     async def test_signs_of_either_database_are_plain_text_inside_quotes(self, nodes: Store) -> None:
         await nodes.write(add, "50% :x")
         sql = "SELECT id, ':name {{bytes}} FOR UPDATE; %s' FROM nodes WHERE id LIKE '50%' -- :nobody's %"

@@ -169,10 +169,20 @@ class ControlPlaneProcess(Program):
 
 
 class AgentProcess(Program):
-    """`rackwright agent run`; `dial` is the port that it connects to, another than it joined at for a proxy."""
+    """`rackwright agent run`; `dial` is the port that it connects to, another than it joined at for a proxy.
 
-    def __init__(self, folder: Path, environment: dict[str, str] | None = None, log_level: str = "debug") -> None:
+    It watches its machines only with `settings` of its own: tests that count what reaches a machine want no looks.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        environment: dict[str, str] | None = None,
+        log_level: str = "debug",
+        settings: str = "[watch]\nenabled = false\n",
+    ) -> None:
         self._log_level = log_level
+        self._settings = settings
         self.state = folder / "agent"
         self.config = folder / "agent.toml"
         self.dial(0)
@@ -180,7 +190,9 @@ class AgentProcess(Program):
 
     def dial(self, port: int) -> None:
         url = f'[control_plane]\nurl = "wss://127.0.0.1:{port}"\n' if port else ""
-        self.config.write_text(f'state_dir = "{self.state}"\n{url}[log]\nlevel = "{self._log_level}"\n')
+        self.config.write_text(
+            f'state_dir = "{self.state}"\n{url}[log]\nlevel = "{self._log_level}"\n{self._settings}'
+        )
 
     def join(self, plane: ControlPlaneProcess, token: str | None = None) -> None:
         rackwright(

@@ -93,6 +93,7 @@ def fill(plane: RunningControlPlane, folder: Path) -> tuple[dict[str, list[Any]]
         "agentId": [agents[0]],
         "nodeId": [nodes[0]],
         "profileId": ["look"],
+        "profile": ["look"],
         "version": [1, 2],
         "before": [1],
         "after": [2],

@@ -31,6 +31,8 @@ from protocol.frames import (
     Progress,
     Settled,
     Started,
+    Ticket,
+    TicketRequest,
     WatchedNode,
     WatchList,
     Welcome,
@@ -39,6 +41,7 @@ from protocol.frames import (
     decode_join_answer,
     encode,
 )
+from protocol.machine_facts import MachineFacts
 
 FROM_AGENT: list[AgentFrame] = [
     Hello(
@@ -55,6 +58,8 @@ FROM_AGENT: list[AgentFrame] = [
     Progress(id="cmd_1", message="writing", percent=12.5),
     Finished(id="cmd_1", ending=Ending(Outcome.SUCCEEDED, {"state": "on"})),
     Finished(id="cmd_1", ending=Ending(Outcome.FAILED, error=Failure("BUSY", "not now", True))),
+    TicketRequest(id="1", node_id="node_1", holds="jtk_1"),
+    TicketRequest(id="2", machine=MachineFacts(macs=["b8:2a:72:dd:a0:01"]), among=["node_1"]),
     Observation(
         nodes=[NodeState(node_id="node_1", power="on", health="ok", raw="On", age_ms=7), NodeState(node_id="n")]
     ),
@@ -62,6 +67,8 @@ FROM_AGENT: list[AgentFrame] = [
     ErrorFrame(message="what?", about="steam"),
 ]
 FROM_CONTROL_PLANE: list[ControlFrame] = [
+    Ticket(id="1", node_id="node_1", ticket="{}"),
+    Ticket(id="2", refusal="not a machine of this site"),
     Welcome(session_id="ses_1", settled=["cmd_1"]),
     Command(id="cmd_1", kind="driver.invoke", payload={"args": {"deep": [1, None]}}, remaining_ms=1000),
     Cancel(id="cmd_1", reason="an operator said so"),
@@ -103,6 +110,10 @@ def test_an_answer_to_joining_is_the_same_after_its_journey(frame: Joined | Join
 def test_fields_of_a_newer_peer_are_ignored(frame: AgentFrame) -> None:
     newer = json.loads(encode(frame)) | {"mood": {"good": True}}
     assert decode_agent_frame(json.dumps(newer)) == frame
+
+
+def test_a_ticket_shows_no_token() -> None:
+    assert "rwj1" not in repr(Ticket(id="1", ticket='{"token":"rwj1.x"}'))
 
 
 def test_names_on_the_wire_are_camel_case_and_absent_when_default() -> None:

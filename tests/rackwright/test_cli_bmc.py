@@ -233,3 +233,29 @@ def test_operations_as_json_tell_each_argument(run: Run) -> None:
 
 def test_without_arguments_the_help_is_shown(run: Run) -> None:
     assert "invoke" in "".join(run()[1:])
+
+
+def test_a_password_is_rotated_from_a_file_and_is_never_shown(run: Run, tmp_path: Path) -> None:
+    old, new = secret_file(tmp_path, "present\n"), tmp_path / "next"
+    new.write_text("rotated-secret\n")
+    new.chmod(0o600)
+    simulated.script("m1", password="present")
+    words = ("rotate-password", *MACHINE, "--user", "root", "--password-file", old, "--new-password-file", str(new))
+    shown = run(*words)
+    assert shown.code == 0, shown.err
+    assert shown.out == "user     root\nproven   yes\nchanged  yes\n"
+    assert simulated.act_counts("m1") == {"config.rotatePassword": 1}
+    assert "rotated-secret" not in f"{shown} {simulated.acts('m1')} {simulated.state('m1')}"
+
+
+def test_an_unusable_new_password_is_told_with_every_other_fault(run: Run, tmp_path: Path) -> None:
+    shown = run("rotate-password", "--new-password-file", str(tmp_path / "none"), "--timeout", "x")
+    assert shown.code == 2
+    for fault in ("--new-password-file", "--timeout", "--address: is required", "--user: is required"):
+        assert fault in shown.err
+
+
+def test_a_new_password_has_no_place_among_the_arguments(run: Run) -> None:
+    shown = run("invoke", "config.rotatePassword", "user=root", "newCredentialRef=x", "newPassword=y", *MACHINE)
+    assert shown.code == 2
+    assert "newPassword: is not known here" in shown.err

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from control_plane.api.verbs import VERBS
 from control_plane.authority import Authority
 from protocol.errors import RequestCode, RequestError
 from rackwright.client import Client
+from rackwright.console_link import ConsoleLink
 from tests.control_plane.running import AnsweringAgent, RunningControlPlane
 
 
@@ -106,6 +108,30 @@ def tls_plane(tmp_path: Path) -> Iterator[tuple[RunningControlPlane, Path, str]]
     der = ssl.PEM_cert_to_DER_cert(certificate.read_text())
     with RunningControlPlane(tmp_path / "state", tls_certificate=str(certificate), tls_key=str(key)) as plane:
         yield plane, folder / "ca.pem", hashlib.sha256(der).hexdigest()
+
+
+async def test_a_console_shows_its_token_to_the_right_server_only(
+    tls_plane: tuple[RunningControlPlane, Path, str],
+) -> None:
+    plane, ca_file, fingerprint = tls_plane
+    token = plane.token()
+    trusted: list[dict[str, Any]] = [{"ca_file": str(ca_file)}, {"pin": fingerprint}]
+    for trust in trusted:
+        with Client(plane.url, token, **trust) as client, pytest.raises(RequestError) as caught:
+            async with ConsoleLink(client, "no-such-node", {}):
+                pass
+        # It was let in, so the token was shown: the machine alone is missing.
+        assert caught.value.code is RequestCode.NOT_FOUND
+    distrusted: list[tuple[dict[str, Any], str]] = [
+        ({"pin": "0" * 64}, "another certificate"),
+        ({}, "is not trusted"),
+    ]
+    for distrust, words in distrusted:
+        with Client(plane.url, token, **distrust) as client, pytest.raises(RequestError, match=words) as caught:
+            async with ConsoleLink(client, "n1", {}):
+                pass
+        assert caught.value.code is RequestCode.UNAVAILABLE
+        assert token not in str(caught.value)
 
 
 def test_a_server_is_trusted_by_its_ca_or_by_its_pin_and_not_else(

@@ -21,7 +21,7 @@ from control_plane.api.shapes.drivers import (
     OperationView,
 )
 from control_plane.commands import enqueue
-from control_plane.nodes import find_node
+from control_plane.nodes import find_node, target_by
 from control_plane.records import CommandRow, NodeRow, SessionRow
 from control_plane.sessions import list_connected_agents, lock_session
 from control_plane.sites import get_site
@@ -76,7 +76,7 @@ def _enqueue(tx: Transaction, call: Call, request: Invoke, command_id: str) -> t
         operation=operation.name,
         args=request.args,
         target_node_id=node.id,
-        target=TargetRef(node.bmc_address, node.credential_ref, node.tls),
+        target=target_by(driver, TargetRef(node.bmc_address, node.credential_ref, node.tls)),
     )
     now = tx.now()
     timeout = operation.timeout * 1000 if request.timeout is None else parse_duration(request.timeout)

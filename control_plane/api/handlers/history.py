@@ -10,10 +10,15 @@ from control_plane.store import Transaction
 
 __all__ = ["audit_list", "event_view", "events_list"]
 
+_PATIENCE_SECONDS = 1.0
+"""How long a list waits for an open transaction that may come before its newest events; then it ends without them."""
 
-def events_list(tx: Transaction, call: Call, request: ListEvents) -> EventList:
+
+async def events_list(call: Call, request: ListEvents) -> EventList:
     after = 0 if request.cursor is None else int(decode_cursor(request.cursor))
-    rows = read_from(tx, call.tenant_id, after, request.limit)
+    horizon = call.services.horizon
+    await horizon.refresh(_PATIENCE_SECONDS)
+    rows = await call.services.store.read(read_from, call.tenant_id, after, request.limit, horizon.seq)
     return EventList(
         items=[event_view(row) for row in rows], cursor=encode_cursor(str(rows[-1].seq if rows else after))
     )

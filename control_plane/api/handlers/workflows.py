@@ -20,7 +20,8 @@ from control_plane.api.shapes.workflows import (
 from control_plane.engine import verbs
 from control_plane.engine.reading import Shown, find_workflow, list_workflows, show, show_each
 from control_plane.engine.records import StepRow, WorkflowRow
-from control_plane.engine.states import IN_FLIGHT
+from control_plane.engine.states import IN_FLIGHT, WorkflowState
+from control_plane.metal.verbs import allow_retry
 from control_plane.nodes import find_node
 from control_plane.store import Transaction
 from protocol.errors import RequestCode, RequestError
@@ -54,6 +55,8 @@ def abort(tx: Transaction, call: Call, request: AbortWorkflow) -> WorkflowView:
 
 def retry(tx: Transaction, call: Call, request: RetryWorkflow) -> WorkflowView:
     found = _found(tx, call.tenant, request.node_id, request.workflow_id)
+    if found.state is WorkflowState.FAILED:
+        allow_retry(tx, found, request.from_step)
     return view(show(tx, verbs.retry(tx, found.id, request.from_step)))
 
 

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from control_plane.api.shapes.common import Name, PageRequest, Reference, Request, View, id_cursor
+from control_plane.api.shapes.metal import NodeProfiles, ProvisionView, profile_faults
 from protocol.addresses import Address, Scheme, TlsMode, TlsPolicy
 from protocol.errors import Issue
 from protocol.operations import CONCERNS, DRIVERS
@@ -35,6 +36,7 @@ AddressText = Annotated[str, Meta(min_length=1, max_length=300, pattern=r"^[\x21
 CredentialRef = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$(?!\n)", max_length=128)]
 TlsText = Annotated[str, Meta(min_length=1, max_length=1024, pattern=r"^[^\x00-\x1f\x7f]*$(?!\n)")]
 Labels = dict[str, Annotated[str, Meta(max_length=255, pattern=r"^[^\x00-\x1f\x7f]*$(?!\n)")]]
+Switch = Literal["on", "off"]
 Concerns = Annotated[dict[str, str], Meta(max_length=len(CONCERNS))]
 
 
@@ -60,7 +62,8 @@ class _NodeRequest(Request, frozen=True, kw_only=True):
 
     @classmethod
     def faults(cls, raw: Mapping[str, Any]) -> list[Issue]:
-        return super().faults(raw) + _driver_faults(raw.get("drivers")) + _label_faults(raw.get("labels"))
+        beyond = _driver_faults(raw.get("drivers")) + _label_faults(raw.get("labels"))
+        return super().faults(raw) + beyond + profile_faults(raw.get("profiles"))
 
 
 class CreateNode(_NodeRequest, frozen=True, kw_only=True):
@@ -70,6 +73,9 @@ class CreateNode(_NodeRequest, frozen=True, kw_only=True):
     labels: Labels = {}
     drivers: Concerns = {}
     """Each concern's driver, where it is not the BMC's own."""
+    profiles: NodeProfiles = {}
+    """The profile that a verb runs on this machine, such as deploy=debian-raid."""
+    remediate: Switch = "off"
 
     @classmethod
     def faults(cls, raw: Mapping[str, Any]) -> list[Issue]:
@@ -89,7 +95,7 @@ class ListNodes(PageRequest, frozen=True, kw_only=True):
 
 
 class UpdateNode(_NodeRequest, frozen=True, kw_only=True):
-    """What is left out stays as it is; `labels` and `drivers` are replaced whole."""
+    """What is left out stays as it is; `labels`, `drivers` and `profiles` are replaced whole."""
 
     node_id: Reference
     name: Name | UnsetType = UNSET
@@ -97,6 +103,8 @@ class UpdateNode(_NodeRequest, frozen=True, kw_only=True):
     bmc: BmcChange | UnsetType = UNSET
     labels: Labels | UnsetType = UNSET
     drivers: Concerns | UnsetType = UNSET
+    profiles: NodeProfiles | UnsetType = UNSET
+    remediate: Switch | UnsetType = UNSET
 
 
 class DeleteNode(Request, frozen=True, kw_only=True):
@@ -115,9 +123,26 @@ class NodeView(View, frozen=True, kw_only=True):
     tenant_id: str
     name: str
     site_id: str
+    state: str
+    """Its provision state, such as available or deployed; `provision` tells more."""
+    power: str
+    """on, off, poweringOn, poweringOff or unknown, as the site's agent has last seen it; unknown is never off."""
+    health: str
+    """ok, warning, critical or unknown."""
+    seen_at: datetime | None
+    """When it was first seen so; null while nobody has seen it."""
+    seen_by: str | None
+    """What led to the look: poll, stream or push."""
+    watched: bool
+    """The agent that saw it is connected: what is said is so now."""
+    trouble: str | None
+    """Why the machine cannot be asked."""
     labels: dict[str, str]
+    found_labels: dict[str, str]
+    """What inventories have found; `labels` stand over them."""
     drivers: dict[str, str]
     bmc: BmcView
+    provision: ProvisionView
     created_at: datetime
     updated_at: datetime
 

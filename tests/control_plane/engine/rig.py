@@ -43,6 +43,7 @@ from tests.control_plane.ledger import Clock
 
 __all__ = [
     "DONE",
+    "GATEWAY",
     "TENANT",
     "Machine",
     "ModelAgent",

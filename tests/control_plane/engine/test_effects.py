@@ -1,10 +1,12 @@
 """What a workflow leaves for others: events, its owner's queue, the node's desired state (A09, A48, A49)."""
 
+import itertools
 from typing import Any
 
 import msgspec
 import pytest
 
+from control_plane import events
 from control_plane.engine.context import StepContext, StepFailed
 from control_plane.engine.states import WorkflowState
 from control_plane.engine.transitions import Settlement, settle
@@ -133,6 +135,18 @@ async def test_a48_an_event_is_stored_with_its_transition_or_not_at_all(rig: Rig
     assert await rig.event_names(workflow_id) == before
     await rig.settle(look, Settlement(result={}))
     assert await rig.event_names(workflow_id) == [*before, "step.succeeded work"]
+
+
+async def test_events_of_one_transition_keep_their_order_whatever_their_ids(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A database sorts texts by its language: in some, `z` comes before `t`, and `ch` after `h`."""
+    numbers = itertools.count(99, -1)
+    monkeypatch.setattr(events, "new_id", lambda prefix: f"{prefix}_{next(numbers):02}")
+    kinds = [f"kind-{number}" for number in range(20)]
+    told = [events.NewEvent(TENANT, "workflow/wf_1", kind, {}) for kind in kinds]
+    await rig.store.write(events.publish_all, told)
+    assert [kind for kind, _ in await rig.events("wf_1")] == kinds
 
 
 async def desired_state(rig: Rig) -> tuple[int, dict[str, Any]] | None:

@@ -1,18 +1,23 @@
 """Workers that die or are replaced, two that hold one shard, and a database that goes away (A26, A52, A53)."""
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from control_plane.engine.context import StepContext
+from control_plane.engine.rows import lock_workflow
 from control_plane.engine.shards import give_back, take_shards
 from control_plane.engine.states import StepState, WorkflowState
 from control_plane.engine.timing import SHARDS
-from control_plane.engine.transitions import Settle, Settlement, Then, transit
-from control_plane.store import StoreUnavailable
-from tests.control_plane.engine.rig import WORKER, Rig, power, work
+from control_plane.engine.transitions import Look, Next, Settle, Settlement, Then, transit
+from control_plane.store import CommitUnknown, StoreUnavailable, Transaction, migrate, open_store
+from tests.control_plane.engine.rig import WORKER, Rig, make_rig, power, work
+from tests.control_plane.ledger import Clock
 
 SUCCEEDED = WorkflowState.SUCCEEDED
 
@@ -177,23 +182,209 @@ async def test_a53_two_reconcilers_of_the_same_name_do_everything_once(rig: Rig)
         assert len(names) == len(set(names)) == 7
 
 
-async def test_what_a_database_that_went_away_interrupted_goes_on_when_it_is_back(sqlite_rig: Rig) -> None:
-    """A step whose settlement could not be stored is run again by the same worker, not at its deadline."""
+@pytest.mark.parametrize("kind", [Look, Settle])
+@pytest.mark.parametrize("stored", [False, True], ids=["nothing stored", "its answer lost"])
+async def test_a_database_that_goes_away_for_a_moment_has_no_code_run_twice(
+    sqlite_rig: Rig, kind: type, stored: bool
+) -> None:
+    """Neither a step that was marked as running and not begun waits for its deadline, nor is an outcome lost."""
     rig = sqlite_rig
     write, away = rig.store.write, asyncio.Event()
 
     async def flaky(fn: Any, *args: Any) -> Any:
-        settles = fn is transit and any(isinstance(asked, Settle) for asked in args[1])
-        if settles and not away.is_set():
-            away.set()
-            raise StoreUnavailable("the disk is full")
-        return await write(fn, *args)
+        if fn is not transit or away.is_set() or not any(isinstance(asked, kind) for asked in args[1]):
+            return await write(fn, *args)
+        away.set()
+        if stored:
+            await write(fn, *args)
+            raise CommitUnknown("the connection was lost")
+        raise StoreUnavailable("the disk is full")
 
     rig.store.write = flaky  # type: ignore[method-assign, assignment]
     workflow_id = await rig.start(work(timeout="1d"))
     async with rig.reconciler():
         await until(rig, workflow_id, is_succeeded)
+    assert rig.runs["work"] == 1
+    names = await rig.event_names(workflow_id)
+    assert len(names) == len(set(names))
+
+
+async def test_an_outcome_is_given_up_when_the_shard_is_lost(sqlite_rig: Rig) -> None:
+    """Another worker has begun the code anew: what the first one brings does not count any more."""
+    rig = sqlite_rig
+    write = rig.store.write
+    offered = asyncio.Event()
+
+    async def never_settles(fn: Any, *args: Any) -> Any:
+        if fn is transit and any(isinstance(asked, Settle) and asked.grip.worker == WORKER for asked in args[1]):
+            offered.set()
+            raise StoreUnavailable("the disk is full")
+        return await write(fn, *args)
+
+    rig.store.write = never_settles  # type: ignore[method-assign, assignment]
+    workflow_id = await rig.start(work(timeout="1d"))
+    async with rig.reconciler():
+        await offered.wait()
+        async with rig.reconciler("engine-2"):
+            await until(rig, workflow_id, is_succeeded)
     assert rig.runs["work"] == 2
+
+
+@dataclass
+class Endless:
+    """Code that runs until it is ended."""
+
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    at_once: int = 0
+    most_at_once: int = 0
+
+    async def __call__(self, context: StepContext) -> None:
+        self.at_once += 1
+        self.most_at_once = max(self.at_once, self.most_at_once)
+        self.begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.at_once -= 1
+            self.ended.set()
+
+
+async def test_code_ends_whose_shard_was_given_to_a_worker_that_joined(sqlite_rig: Rig) -> None:
+    rig = sqlite_rig
+    code = rig.code["work"] = Endless()
+    ids = [await rig.start(work(timeout="1d"), node=False) for _ in range(12)]
+    async with rig.reconciler(), asyncio.timeout(20):
+        while code.at_once < len(ids):
+            await asyncio.sleep(0.005)
+        assert len(await rig.store.write(take_shards, "engine-2", 10**12, True)) == 0
+        await code.ended.wait()
+        taken = await rig.store.write(take_shards, "engine-2", 10**12, True)
+        shards = [(await rig.look(workflow_id)).workflow.shard for workflow_id in ids]
+        while code.at_once > len([shard for shard in shards if shard not in taken]):
+            await asyncio.sleep(0.005)
+    assert rig.runs["work"] == len(ids)
+
+
+async def test_code_ends_when_the_lease_cannot_be_renewed_and_runs_again_when_it_can(sqlite_rig: Rig) -> None:
+    """Its worker cannot know whether another one has taken the shard."""
+    rig = sqlite_rig
+    code = rig.code["work"] = Endless()
+    write, away = rig.store.write, asyncio.Event()
+
+    async def flaky(fn: Any, *args: Any) -> Any:
+        if away.is_set():
+            raise StoreUnavailable("the disk is full")
+        return await write(fn, *args)
+
+    rig.store.write = flaky  # type: ignore[method-assign, assignment]
+    await rig.start(work(timeout="1d"))
+    async with rig.reconciler(lease_ms=600), asyncio.timeout(20):
+        await code.begun.wait()
+        away.set()
+        code.begun.clear()
+        await code.ended.wait()
+        away.clear()
+        await code.begun.wait()
+    assert (rig.runs["work"], code.most_at_once) == (2, 1)
+
+
+async def test_a_worker_that_stops_gives_its_shards_back_after_its_code_has_ended(sqlite_rig: Rig) -> None:
+    rig = sqlite_rig
+    begun, held = asyncio.Event(), []
+
+    async def tidies_up(context: StepContext) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            held.append(await rig.store.write(take_shards, "engine-2", 15_000, True))
+
+    rig.code["work"] = tidies_up
+    await rig.start(work(timeout="1d"))
+    async with rig.reconciler(), asyncio.timeout(20):
+        await begun.wait()
+    assert held == [{}]
+    assert len(await rig.store.write(take_shards, "engine-2", 15_000, True)) == SHARDS
+
+
+async def test_code_that_keeps_its_end_to_itself_is_over_all_the_same(sqlite_rig: Rig) -> None:
+    """An abort tells it to end; it goes on for a moment and returns as if nothing had been."""
+    rig = sqlite_rig
+    begun = asyncio.Event()
+
+    async def stubborn(context: StepContext) -> dict[str, object]:
+        begun.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return {"done": True}
+
+    async def cancelled_from_within(context: StepContext) -> None:
+        raise asyncio.CancelledError
+
+    rig.code |= {"work": stubborn, "tidy": cancelled_from_within}
+    workflow_id = await rig.start(work(timeout="1d"), cleanup=[work("tidy")])
+    async with rig.reconciler(), asyncio.timeout(20):
+        await begun.wait()
+        await rig.abort(workflow_id)
+        await until(rig, workflow_id, lambda seen: seen.workflow.state is WorkflowState.CANCELLED)
+    seen = await rig.look(workflow_id)
+    assert seen.states == {"work": "cancelled", "tidy": "failed"}
+    assert rig.runs["tidy"] == 1
+    assert seen.steps["work"].result is None
+
+
+async def test_a_row_that_somebody_holds_keeps_no_shard_from_being_taken(postgres_url: str) -> None:
+    """Nor from being kept: both are one transaction."""
+    store = open_store(postgres_url)
+    await migrate(store)
+    rig = await make_rig(store, Clock())
+    workflow_id = await rig.start(work(timeout="1d"))
+    await rig.advance(workflow_id)
+    holding, go = threading.Event(), threading.Event()
+
+    def hold(tx: Transaction) -> None:
+        lock_workflow(tx, workflow_id)
+        holding.set()
+        go.wait(30)
+
+    holder = asyncio.create_task(store.write(hold))
+    await asyncio.to_thread(holding.wait)
+    await store.write(give_back, WORKER)
+    assert len(await store.write(take_shards, "engine-2", 15_000, True)) == SHARDS
+    go.set()
+    await holder
+    await store.close()
+
+
+async def test_nobody_takes_a_shard_while_a_transition_of_it_is_under_way(postgres_url: str) -> None:
+    """Its worker may give it up, or renew it, meanwhile: the hold lasts until the transition is stored."""
+    store = open_store(postgres_url)
+    await migrate(store)
+    rig = await make_rig(store, Clock())
+    workflow_id = await rig.start(work(timeout="1d"))
+    shard = (await rig.look(workflow_id)).workflow.shard
+    made, go = threading.Event(), threading.Event()
+
+    def slowly(tx: Transaction) -> Next:
+        (answer,) = transit(tx, rig.timing, [Look(workflow_id, rig.grip(shard))])
+        made.set()
+        go.wait(30)
+        return answer
+
+    under_way = asyncio.create_task(store.write(slowly))
+    await asyncio.to_thread(made.wait)
+    assert len(await store.write(take_shards, WORKER, 15_000, True)) == SHARDS
+    await store.write(give_back, WORKER)
+    taken = await store.write(take_shards, "engine-2", 15_000, True)
+    assert taken.keys() == set(range(SHARDS)) - {shard}
+    go.set()
+    assert (await under_way).then is Then.RUN
+    taken = await store.write(take_shards, "engine-2", 15_000, True)
+    assert shard in taken
+    late = Look(workflow_id, rig.grip(shard))
+    assert (await store.write(transit, rig.timing, [late]))[0].then is Then.OVER
+    await store.close()
 
 
 async def test_an_abort_ends_the_code_that_runs(sqlite_rig: Rig) -> None:

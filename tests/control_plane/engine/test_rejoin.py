@@ -2,14 +2,19 @@
 
 import pytest
 
-from control_plane.commands import expire
+from control_plane.commands import expire, mark_sent
+from control_plane.engine import transitions
 from control_plane.engine.context import StepContext
 from control_plane.engine.records import Rejoin
+from control_plane.engine.rejoining import Presence, presence_of
 from control_plane.engine.states import StepState, WorkflowState
 from control_plane.engine.transitions import Then
+from control_plane.sessions import open_session
+from control_plane.store import Transaction
 from protocol.commands import CommandState, Ending, Outcome
 from protocol.errors import Failure
-from tests.control_plane.engine.rig import DONE, ModelAgent, Rig, failed, kexec, power, reboot, work
+from protocol.frames import Hello
+from tests.control_plane.engine.rig import DONE, GATEWAY, ModelAgent, Rig, failed, kexec, power, reboot, work
 
 WAITING = StepState.WAITING
 
@@ -203,6 +208,33 @@ async def test_a_machine_that_went_down_by_itself_before_it_was_told_to_is_await
     assert list(daemon.executed.values()) == [1]
     await rig.machine.boot("daemon")
     assert await state_of(rig, workflow_id, "reboot") is StepState.SUCCEEDED
+
+
+async def test_a_command_that_is_handed_over_while_the_machines_return_is_looked_for_is_awaited_too(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look has read the command before the machine said hello, and the session after it."""
+    daemon = rig.machine.daemon
+    await rig.machine.boot("daemon")
+    workflow_id = await rig.start(reboot(), power("on", id="next"))
+    await rig.run(workflow_id)
+    rig.machine.turn("daemon")
+
+    def hello_first(tx: Transaction, node_id: str | None) -> Presence | None:
+        if presence_of(tx, node_id) == before:
+            hello = Hello(
+                agent_id=daemon.id, role="daemon", boot_id="boot-3", journal_id=daemon.journal_id, version="0.1.0"
+            )
+            session, _, resume = open_session(tx, hello, GATEWAY)
+            assert mark_sent(tx, resume.send, session)
+        return presence_of(tx, node_id)
+
+    before = await rig.store.read(presence_of, rig.node_id)
+    monkeypatch.setattr(transitions, "presence_of", hello_first)
+    assert await state_of(rig, workflow_id, "reboot") is WAITING
+    (command,) = await rig.commands(workflow_id)
+    assert (command.state, command.cancel_reason) == (CommandState.QUEUED, None)
+    assert (await rig.step(workflow_id, "reboot")).rejoin == Rejoin("boot-3", "daemon")
 
 
 async def test_a_command_that_was_never_sent_is_taken_back_when_the_machine_is_another_one_meanwhile(

@@ -146,7 +146,8 @@ def test_an_unbound_concern_is_an_issue_beside_the_arguments_faults() -> None:
         ("power.setPowr", "power.setPower"),
         ("pwer.setPower", "power.setPower"),
         ("console.xyzzy", "console.getConsole"),
-        ("metal.bootRamdisk", "come with plugins"),
+        ("metal.bootRamdsk", "metal.bootRamdisk"),
+        ("acme.polish", "come with plugins"),
         ("", "come with plugins"),
     ],
 )

@@ -4,6 +4,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 
+from control_plane.engine import verbs
 from control_plane.engine.context import StepContext, StepFailed
 from control_plane.engine.states import Ending, StepState, WorkflowState
 from control_plane.engine.transitions import Then
@@ -270,6 +271,20 @@ async def test_a46_a_retry_beside_another_active_workflow_is_a_conflict(rig: Rig
         await rig.retry(workflow_id)
     await rig.finish(other)
     assert (await rig.retry(workflow_id)).state is WorkflowState.RUNNING
+
+
+@pytest.mark.line("A46")
+async def test_a46_a_retry_at_the_very_moment_of_another_start_is_a_conflict_and_changes_nothing(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the database can tell."""
+    workflow_id = await failed_workflow(rig)
+    await rig.start(work("other"))
+    before = await rig.look(workflow_id)
+    monkeypatch.setattr(verbs, "_refuse_second", lambda tx, workflow: None)
+    with refused(RequestCode.CONFLICT):
+        await rig.retry(workflow_id)
+    assert await rig.look(workflow_id) == before
 
 
 @pytest.mark.line("A47")

@@ -1,0 +1,153 @@
+"""A machine's boot media: the image with the machine's own ticket in it, and the same as files for iPXE.
+
+A ticket is asked for when a path is made, and looked at again whenever its bytes are read after a pause, which is a
+new start of the machine: one that was used meanwhile is replaced (case B47: somebody else has switched the machine
+off and on). While it is being read it stays the same. Tickets are in memory alone: after a restart of the agent the
+first read asks for another one.
+"""
+
+import asyncio
+import time
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from agent.boot_image import BootImage, overlaid
+from agent.boot_paths import MachinePath
+from agent.byte_serving import read_at
+from agent.tickets import Tickets
+from protocol.boot_ticket import BootTicket, encode_area
+from protocol.errors import ErrorCode, OperationError
+from protocol.join_token import JoinToken
+
+__all__ = ["IsoContent", "NodeTicket", "TicketFill", "ipxe_script", "local_boot_script"]
+
+_log = structlog.get_logger("agent.boot_media")
+QUIET_SECONDS = 15.0
+"""A ticket that nobody has read for so long is read by another start of the machine."""
+_RENEW_SECONDS = 5.0
+_RETRY_AFTER = 5
+
+
+class TicketFill:
+    """What the site's agent adds to a ticket."""
+
+    def __init__(self, control_plane: str = "", image_base: str | None = None) -> None:
+        self._control_plane = control_plane
+        self._image_base = image_base
+
+    def __call__(self, ticket: BootTicket) -> BootTicket:
+        return msgspec.structs.replace(
+            ticket, control_plane=self._control_plane or ticket.control_plane, image_base=self._image_base
+        )
+
+
+class NodeTicket:
+    """The ticket under one path."""
+
+    def __init__(self, node_id: str, tickets: Tickets, fill: TicketFill) -> None:
+        self.generation = 0
+        """Grows with each ticket."""
+        self._node_id = node_id
+        self._tickets = tickets
+        self._fill = fill
+        self._held: BootTicket | None = None
+        self._read_at = 0.0
+        self._lock = asyncio.Lock()
+
+    @property
+    def held(self) -> BootTicket | None:
+        return self._held
+
+    def keep(self, ticket: BootTicket) -> BootTicket:
+        """This one from now on."""
+        self._held, self._read_at = self._fill(ticket), time.monotonic()
+        self.generation += 1
+        return self._held
+
+    async def current(self) -> BootTicket:
+        """The ticket to be read now. Raises OperationError where there is none and none is to be had."""
+        async with self._lock:
+            if self._held is None:
+                self.keep(await self._tickets.request(self._node_id))
+            elif time.monotonic() - self._read_at > QUIET_SECONDS:
+                await self._look_again(self._held)
+            self._read_at = time.monotonic()
+            if self._held is None:
+                raise OperationError(ErrorCode.CONFLICT, "the machine has no boot ticket")
+            return self._held
+
+    async def _look_again(self, held: BootTicket) -> None:
+        try:
+            token = JoinToken.parse(held.token.reveal())
+            answer = await self._tickets.renew(self._node_id, token.id, patience=_RENEW_SECONDS)
+        except OperationError as error:
+            if error.code is not ErrorCode.UNREACHABLE:
+                self._held = None
+                raise
+            # It may have been used, and the machine is told so then; it is more likely that it was not.
+            _log.warning("ticket_not_looked_at", node=self._node_id, reason=error.message)
+            return
+        if answer.ticket is not None:
+            self.keep(answer.ticket)
+
+
+class IsoContent:
+    """The base image's bytes, but for the ticket's area."""
+
+    media_type = "application/octet-stream"
+
+    def __init__(self, image: BootImage, ticket: NodeTicket, instance: str) -> None:
+        self.size = image.size
+        self.changed_at = image.changed_at
+        self._image = image
+        self._ticket = ticket
+        self._instance = instance
+        self._area = b""
+
+    @property
+    def etag(self) -> str:
+        """Another one with each ticket, and with each process, which does not know the tickets of the one before."""
+        return f'"{self._image.sha256[:16]}-{self._instance}-{self._ticket.generation}"'
+
+    async def prepare(self, start: int, end: int) -> web.Response | None:
+        offset = self._image.area_offset
+        if end <= offset or start >= offset + len(encode_area(None)):
+            return None
+        try:
+            self._area = encode_area(await self._ticket.current())
+        except (OperationError, ValueError) as error:
+            _log.error("ticket_not_served", reason=str(error))
+            return web.Response(status=503, headers={"Retry-After": str(_RETRY_AFTER)})
+        return None
+
+    async def read(self, start: int, length: int) -> bytes | bytearray | memoryview:
+        return overlaid(await read_at(self._image.iso, start, length), start, self._area, self._image.area_offset)
+
+
+def ipxe_script(path: MachinePath, ticket: BootTicket, command_line: str) -> str:
+    """Kernel, initial ramdisk, and the ticket as a second archive. The addresses count from the script's own.
+
+    Linux's EFI stub of before 5.8 takes its ramdisks by the names on the command line; everything later, and BIOS,
+    takes them as iPXE hands them over.
+    """
+    words = [word for word in command_line.split() if not word.startswith("console=ttyS")]
+    words += [f"console={ticket.serial_console}", "initrd=initrd", "initrd=ticket"]
+    return (
+        "#!ipxe\n"
+        f"kernel /{path.token}/vmlinuz {' '.join(words)} || goto failed\n"
+        f"initrd --name initrd /{path.token}/initrd || goto failed\n"
+        f"initrd --name ticket /{path.token}/ticket.cpio || goto failed\n"
+        "boot\n"
+        ":failed\n"
+        "imgfree\n"
+        "echo Rackwright: the ramdisk could not be loaded, and is tried again in 10 seconds\n"
+        "sleep 10\n"
+        f"chain --replace /ipxe/{path.asker}\n"
+    )
+
+
+def local_boot_script() -> str:
+    """For every machine that is not to start its ramdisk, known or not: its firmware goes on to its next device."""
+    return "#!ipxe\necho Rackwright: nothing to start here, on to the next device\nexit\n"

@@ -1,0 +1,177 @@
+"""The table of provision states, and what looking at a machine can prove."""
+
+from itertools import product
+
+import pytest
+
+from control_plane.metal.states import (
+    AT_REST,
+    BASES,
+    GOAL,
+    MOVING,
+    TRANSITIONS,
+    MetalVerb,
+    Outlook,
+    ProvisionState,
+    Refusal,
+    Residue,
+    changes_disks,
+    may_start,
+    safe_state,
+)
+
+S, V = ProvisionState, MetalVerb
+RESIDUES = (None, Residue.CHANGED, Residue.ERASING)
+
+
+def test_every_state_has_its_transitions_and_none_is_a_dead_end() -> None:
+    assert set(TRANSITIONS) == set(S)
+    assert all(TRANSITIONS.values())
+
+
+def test_whatever_may_be_started_is_a_transition_and_so_are_all_its_ends() -> None:
+    for verb, state, base, residue in product(V, S, BASES, RESIDUES):
+        if may_start(verb, state, base, residue) is not None or verb is V.REMEDIATE:
+            continue
+        moving = MOVING[verb]
+        assert moving in TRANSITIONS[state], (verb, state)
+        # To its goal, to failed, or back where it began.
+        assert {GOAL[verb], S.FAILED, state} <= TRANSITIONS[moving], (verb, state)
+
+
+@pytest.mark.parametrize(
+    ("verb", "state", "allowed"),
+    [
+        ("commission", "enrolled", True),
+        ("commission", "available", True),
+        ("commission", "deployed", False),
+        ("deploy", "available", True),
+        ("deploy", "enrolled", False),
+        ("deploy", "deployed", False),
+        ("release", "deployed", True),
+        ("release", "available", False),
+        ("release", "enrolled", False),
+        ("rescue", "enrolled", True),
+        ("rescue", "deployed", True),
+        ("remediate", "deployed", True),
+        ("remediate", "available", False),
+    ],
+)
+def test_what_may_be_started_from_a_state_at_rest(verb: str, state: str, allowed: bool) -> None:
+    refusal = may_start(V(verb), S(state), S(state), None)
+    assert (refusal is None) is allowed
+    if refusal is not None:
+        assert refusal.message.startswith(f"it is {state}: ")
+
+
+@pytest.mark.parametrize("state", ["commissioning", "deploying", "releasing", "rescuing", "maintenance"])
+@pytest.mark.parametrize("verb", list(V))
+def test_nothing_is_started_while_something_moves_it_or_it_is_in_maintenance(verb: MetalVerb, state: str) -> None:
+    assert may_start(verb, S(state), S.AVAILABLE, None) is not None
+
+
+def test_after_a_failed_deploy_it_may_be_tried_again_and_after_a_failed_commission_not() -> None:
+    assert may_start(V.DEPLOY, S.FAILED, S.AVAILABLE, Residue.CHANGED) is None
+    refusal = may_start(V.DEPLOY, S.FAILED, S.ENROLLED, Residue.CHANGED)
+    assert refusal is not None
+    assert "commission it first" in refusal.message
+
+
+@pytest.mark.parametrize("verb", list(V))
+@pytest.mark.parametrize("base", sorted(BASES))
+@pytest.mark.parametrize("state", [S.FAILED, S.RESCUE])
+def test_a_machine_whose_erasure_was_begun_is_released_again_or_looked_into_and_nothing_else(
+    verb: MetalVerb, base: ProvisionState, state: ProvisionState
+) -> None:
+    refusal = may_start(verb, state, base, Residue.ERASING)
+    assert (refusal is None) is (verb in (V.RELEASE, V.RESCUE))
+
+
+def outlook(state: str = "failed", **more: object) -> Outlook:
+    values: dict[str, object] = {
+        "state": S(state),
+        "base": S.AVAILABLE,
+        "residue": None,
+        "verb": V.DEPLOY,
+        "done": False,
+        "agent": None,
+        "agent_is_new": False,
+    }
+    return Outlook(**(values | more))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("state", sorted(set(S) - {S.FAILED, S.RESCUE}))
+def test_only_what_has_failed_or_was_rescued_recovers(state: ProvisionState) -> None:
+    assert isinstance(safe_state(outlook(state)), Refusal)
+
+
+def test_what_was_never_changed_is_as_it_was() -> None:
+    assert [safe_state(outlook(base=base)) for base in (S.ENROLLED, S.AVAILABLE, S.DEPLOYED)] == [
+        S.ENROLLED,
+        S.AVAILABLE,
+        S.DEPLOYED,
+    ]
+
+
+def test_a_deploy_that_has_changed_the_disks_leaves_a_machine_that_nobody_trusts() -> None:
+    assert safe_state(outlook(residue=Residue.CHANGED)) is S.ENROLLED
+
+
+def test_a_deployed_systems_agent_that_came_late_makes_it_deployed_and_an_older_ones_does_not() -> None:
+    seen = outlook(residue=Residue.CHANGED, agent="daemon", agent_is_new=True)
+    assert safe_state(seen) is S.DEPLOYED
+    assert safe_state(seen._replace(agent_is_new=False)) is S.ENROLLED
+    assert safe_state(seen._replace(verb=V.COMMISSION)) is S.ENROLLED
+
+
+@pytest.mark.parametrize(("verb", "goal"), list(GOAL.items()))
+def test_where_only_the_clean_up_has_failed_the_goal_was_reached(verb: MetalVerb, goal: ProvisionState) -> None:
+    assert safe_state(outlook(verb=verb, done=True, residue=Residue.ERASING)) is goal
+
+
+@pytest.mark.parametrize("agent", [None, "ramdisk", "daemon"])
+@pytest.mark.parametrize("state", ["failed", "rescue"])
+def test_no_look_makes_a_half_erased_machine_clean(state: str, agent: str | None) -> None:
+    told = safe_state(outlook(state, base=S.DEPLOYED, residue=Residue.ERASING, agent=agent, agent_is_new=True))
+    assert isinstance(told, Refusal)
+    assert "release it again" in told.message
+
+
+def test_a_machine_that_still_runs_the_ramdisk_is_not_in_service() -> None:
+    seen = outlook("rescue", base=S.DEPLOYED, verb=V.RESCUE, agent="ramdisk", agent_is_new=True)
+    told = safe_state(seen)
+    assert isinstance(told, Refusal)
+    assert "restart it" in told.message
+    assert safe_state(seen._replace(agent="daemon")) is S.DEPLOYED
+    # A rescue whose workflow has failed, and whose ramdisk is there all the same.
+    assert safe_state(seen._replace(state=S.FAILED)) is S.RESCUE
+
+
+def test_recovering_never_leads_where_no_transition_leads() -> None:
+    for state, base, residue, verb, done, agent, new in product(
+        (S.FAILED, S.RESCUE), BASES, RESIDUES, V, (False, True), (None, "ramdisk", "daemon"), (False, True)
+    ):
+        to = safe_state(Outlook(state, base, residue, verb, done, agent, new))
+        assert isinstance(to, Refusal) or to in TRANSITIONS[state], (state, to)
+
+
+def test_what_changes_disks_is_known_and_a_script_may() -> None:
+    assert all(
+        changes_disks(action)
+        for action in ("deploy.eraseDisks", "metal.writeImage", "raid.applyRaid", "task.run", "metal.configDrive")
+    )
+    assert not any(
+        changes_disks(action)
+        for action in (
+            "deploy.getDisks",
+            "raid.getRaid",
+            "metal.bootRamdisk",
+            "power.setPower",
+            "inspect.getInventory",
+        )
+    )
+
+
+def test_maintenance_stands_in_for_every_state_at_rest() -> None:
+    assert all(S.MAINTENANCE in TRANSITIONS[state] for state in AT_REST)
+    assert TRANSITIONS[S.MAINTENANCE] == AT_REST
