@@ -28,8 +28,9 @@ acceptance: .venv/.installed ## every line of the specification's checklist, wit
 	@$(SETUP)/debian-packages.sh test
 	@$(BIN)/python -m tests.acceptance
 
-nightly: .venv/.installed ## the engine's model, 10,000 runs; RACKWRIGHT_SEED=n repeats one
+nightly: .venv/.installed ## the engine's model, 10,000 runs (RACKWRIGHT_SEED=n repeats one), and long fuzzing
 	@HYPOTHESIS_PROFILE=nightly $(BIN)/pytest -q tests/control_plane/engine/test_model.py
+	@RACKWRIGHT_FUZZ=20 $(BIN)/pytest -q tests/drivers/redfish/test_fuzz.py tests/drivers/ipmi/test_fuzz.py
 
 .PHONY: lint
 lint:
