@@ -17,7 +17,7 @@ from agent.boot_image import BootImage, overlaid
 from agent.boot_paths import MachinePath
 from agent.byte_serving import read_at
 from agent.tickets import Tickets
-from protocol.boot_ticket import BootTicket, encode_area
+from protocol.boot_ticket import AREA_SIZE, BootTicket, encode_area
 from protocol.errors import ErrorCode, OperationError
 from protocol.join_token import JoinToken
 
@@ -83,9 +83,6 @@ class NodeTicket:
             token = JoinToken.parse(held.token.reveal())
             answer = await self._tickets.renew(self._node_id, token.id, patience=_RENEW_SECONDS)
         except OperationError as error:
-            if error.code is not ErrorCode.UNREACHABLE:
-                self._held = None
-                raise
             # It may have been used, and the machine is told so then; it is more likely that it was not.
             _log.warning("ticket_not_looked_at", node=self._node_id, reason=error.message)
             return
@@ -113,7 +110,7 @@ class IsoContent:
 
     async def prepare(self, start: int, end: int) -> web.Response | None:
         offset = self._image.area_offset
-        if end <= offset or start >= offset + len(encode_area(None)):
+        if end <= offset or start >= offset + AREA_SIZE:
             return None
         try:
             self._area = encode_area(await self._ticket.current())
@@ -121,6 +118,12 @@ class IsoContent:
             _log.error("ticket_not_served", reason=str(error))
             return web.Response(status=503, headers={"Retry-After": str(_RETRY_AFTER)})
         return None
+
+    def file_part(self, position: int) -> tuple[int, int] | None:
+        offset = self._image.area_offset
+        if position < offset:
+            return self._image.iso, offset
+        return None if position < offset + AREA_SIZE else (self._image.iso, self.size)
 
     async def read(self, start: int, length: int) -> bytes | bytearray | memoryview:
         return overlaid(await read_at(self._image.iso, start, length), start, self._area, self._image.area_offset)

@@ -4,15 +4,18 @@
     /<token>/vmlinuz, initrd, ticket.cpio     the same for iPXE
     /ipxe/<MAC or UUID>                       the iPXE script of a machine that is to start; any other goes on
     /images/<token>/<checksum>/<name>         an image, out of the site's cache
+    /loaders/<name>                           a boot loader, for everybody
 
 There is no query anywhere (Supermicro's X12 refuses one), and the ISO ends in .iso (many BMCs and all UEFI firmware
 look at that). The log names machines and files, never a path.
 """
 
 import contextlib
+import os
+import re
 import ssl
+import stat
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import structlog
@@ -21,7 +24,7 @@ from aiohttp import web
 from agent.boot_image import BootImages
 from agent.boot_media import TicketFill
 from agent.boot_paths import ImagePath, PathKind, Paths
-from agent.byte_serving import serve
+from agent.byte_serving import FileContent, serve
 from agent.clock import Clock
 from agent.config import BootSection, Config
 from agent.file_server import safe_name
@@ -30,11 +33,11 @@ from agent.image_cache import ImageCache
 from agent.machine_media import MachineMedia
 from agent.tickets import Tickets
 from protocol.errors import ErrorCode, OperationError
-from protocol.secret import Secret
 
 __all__ = ["BootServer", "site_boot_server"]
 
 _log = structlog.get_logger("agent.boot_server")
+_LOADER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}")
 _RETRY_AFTER = {"Retry-After": "5"}
 
 
@@ -48,9 +51,8 @@ class BootServer:
         cache: ImageCache,
         tickets: Tickets,
         images: BootImages | None = None,
-        learn: Callable[[Secret], None] = lambda _secret: None,
     ) -> None:
-        self.media = MachineMedia(images, paths, tickets, self._fill, learn)
+        self.media = MachineMedia(images, paths, tickets, self._fill)
         self._config = config
         self._paths = paths
         self._cache = cache
@@ -161,6 +163,9 @@ class BootServer:
                 return web.Response(text=script, content_type="text/plain", headers={"Cache-Control": "no-store"})
             case ["images", token, checksum, name]:
                 return await self._image(request, token, checksum, name, facts)
+            case ["loaders", name]:
+                facts |= {"what": "loader", "name": name}
+                return await self._loader(request, name)
             case [token, name]:
                 return await self._medium(request, token, name, facts)
         return web.Response(status=404)
@@ -179,6 +184,21 @@ class BootServer:
         facts["what"] = "iso" if name.endswith(".iso") else name
         return await serve(request, content)
 
+    async def _loader(self, request: web.BaseRequest, name: str) -> web.StreamResponse:
+        if not self._config.loaders_dir or not _LOADER.fullmatch(name):
+            return web.Response(status=404)
+        try:
+            handle = os.open(Path(self._config.loaders_dir) / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            return web.Response(status=404)
+        try:
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode):
+                return web.Response(status=404)
+            return await serve(request, FileContent(handle, status.st_size, status.st_mtime))
+        finally:
+            os.close(handle)
+
     async def _image(
         self, request: web.BaseRequest, token: str, checksum: str, name: str, facts: dict[str, object]
     ) -> web.StreamResponse:
@@ -194,14 +214,12 @@ class BootServer:
             return web.Response(status=502, text=f"{error.message}\n", headers=_RETRY_AFTER)
 
 
-def site_boot_server(
-    config: Config, clock: Clock, tickets: Tickets, learn: Callable[[Secret], None] = lambda _secret: None
-) -> BootServer:
+def site_boot_server(config: Config, clock: Clock, tickets: Tickets) -> BootServer:
     """With what lies in the state folder."""
     boot = config.boot
     paths = Paths(config.state / "boot-paths.json", clock, boot.path_hours * 3600)
     cache = ImageCache(config.image_cache_dir, boot.cache_bytes)
-    return BootServer(boot, paths, cache, tickets, BootImages(Path(boot.image)) if boot.image else None, learn)
+    return BootServer(boot, paths, cache, tickets, BootImages(Path(boot.image)) if boot.image else None)
 
 
 def _image_path(path: ImagePath) -> str:

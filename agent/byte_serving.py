@@ -1,10 +1,11 @@
 """Bytes over HTTP, as machines ask for them: in parts, first for the head, several times over, on a condition.
 
-What is read lies in the page cache nearly always. It is read there without a thread (`RWF_NOWAIT`), which measured as
-fast as sendfile through the loop and works under TLS too; a thread reads what is not there.
+What lies in a file goes straight into the connection (`file_sending`), but under TLS. What is read lies in the page
+cache nearly always, where it is read without a thread (`RWF_NOWAIT`); a thread reads what is not there.
 """
 
 import asyncio
+import contextlib
 import errno
 import os
 import re
@@ -14,10 +15,14 @@ from typing import NamedTuple, Protocol
 
 from aiohttp import web
 
+from agent.file_sending import FileSender
+
 __all__ = ["Content", "FileContent", "Plan", "asked_part", "plan_answer", "read_at", "serve"]
 
 CHUNK = 256 * 1024
-"""Of each reader, so many bytes are in memory at a time, and as many again in its connection."""
+"""Of each reader that is read for, so many bytes are in memory at a time, and as many again in its connection."""
+_MOST_UNSEEN = 8 << 20
+"""After so many bytes the content is asked whether it is still the same."""
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)$")
 
 
@@ -40,6 +45,10 @@ class Content(Protocol):
 
     async def prepare(self, start: int, end: int) -> web.Response | None:
         """Before the answer is begun; another answer in its place where these bytes cannot be had."""
+
+    def file_part(self, position: int) -> tuple[int, int] | None:
+        """An open file whose bytes from this position on are the content's, and up to which position they are so;
+        None where they have to be read. Raises ConnectionResetError as `read`."""
 
     async def read(self, start: int, length: int) -> bytes | bytearray | memoryview:
         """Some bytes from there, at least one. Raises ConnectionResetError where they cannot be had: an answer that
@@ -66,6 +75,9 @@ class FileContent:
 
     async def prepare(self, start: int, end: int) -> web.Response | None:
         return None
+
+    def file_part(self, position: int) -> tuple[int, int] | None:
+        return self.handle, self.size
 
     async def read(self, start: int, length: int) -> bytes | bytearray | memoryview:
         return await read_at(self.handle, start, length)
@@ -142,12 +154,27 @@ async def serve(
     response.content_length = plan.end - plan.start
     await response.prepare(request)
     if request.method == "GET":
-        position = plan.start
+        await _send(request, response, content, plan)
+    return response
+
+
+async def _send(request: web.BaseRequest, response: web.StreamResponse, content: Content, plan: Plan) -> None:
+    position = plan.start
+    with contextlib.ExitStack() as stack:
+        sender: FileSender | None = None
         while position < plan.end:
+            # The first bytes take the head of the answer along.
+            part = content.file_part(position) if sender is not None else None
+            if sender is not None and part is not None:
+                end = min(part[1], plan.end, position + _MOST_UNSEEN)
+                await sender.send(part[0], position, end)
+                position = end
+                continue
             data = await content.read(position, min(CHUNK, plan.end - position))
             position += len(data)
             await response.write(data)
-    return response
+            if sender is None and position < plan.end and (sender := FileSender.of(request)) is not None:
+                stack.enter_context(sender)
 
 
 async def read_at(handle: int, start: int, length: int) -> bytes | bytearray | memoryview:

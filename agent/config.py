@@ -115,6 +115,8 @@ class BootSection(_Section, frozen=True):
     tls_certificate: str = ""
     tls_key: str = ""
     """PEM files, for https. Machines must know the certificate's CA: most BMCs check none, UEFI firmware does."""
+    loaders_dir: str = ""
+    """Boot loaders that any machine may fetch as /loaders/NAME, such as ipxe.efi. Empty: none."""
     path_hours: Annotated[float, Meta(gt=0, le=720)] = 24.0
     """How long a path is good for."""
     cache_dir: str = ""
@@ -189,6 +191,7 @@ def _further(config: Config) -> list[Issue]:
         ("files.dir", config.files.dir),
         ("boot.image", config.boot.image),
         ("boot.cache_dir", config.boot.cache_dir),
+        ("boot.loaders_dir", config.boot.loaders_dir),
     )
     for key, value in paths:
         if value and not value.startswith("/"):

@@ -53,6 +53,11 @@ class OpenImage:
     async def prepare(self, start: int, end: int) -> web.Response | None:
         return None
 
+    def file_part(self, position: int) -> tuple[int, int] | None:
+        if isinstance(self._source, Download):
+            return self._source.file_part(self._generation, position)
+        return self._source.file_part(position)
+
     async def read(self, start: int, length: int) -> bytes | bytearray | memoryview:
         if isinstance(self._source, Download):
             return await self._source.read(self._generation, start, length)

@@ -88,6 +88,7 @@ class Download:
         self._handle = os.open(self._part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._users = 0
         self._have = 0
+        self._verified = False
         self._whole = False
         self._pieced = False
         """What is here came by more than one answer, or from an earlier process."""
@@ -102,17 +103,20 @@ class Download:
         if self.size < 0 and self.failure is not None:
             raise self.failure
 
-    async def finished(self) -> None:
-        """Raises OperationError where it failed."""
-        while not self._whole and self.failure is None:
-            await self._changed()
-        if self.failure is not None:
-            raise self.failure
+    def file_part(self, generation: int, position: int) -> tuple[int, int] | None:
+        """The open file, and how far its bytes may be given out; None where those from there on are waited for."""
+        if self.generation != generation or self.failure is not None:
+            raise ConnectionResetError("the image could not be fetched whole")
+        return (self._handle, self._given_out) if position < self._given_out else None
+
+    @property
+    def _given_out(self) -> int:
+        return self._have if self._verified else min(self._have, self.size - KEPT_BACK)
 
     async def read(self, generation: int, start: int, length: int) -> bytes | bytearray | memoryview:
         """Waits for bytes from there on. Raises ConnectionResetError where they will not come."""
         while self.generation == generation and self.failure is None:
-            there = self._have if self._whole else min(self._have, self.size - KEPT_BACK)
+            there = self._given_out
             if start < there:
                 data = await read_at(self._handle, start, min(length, there - start))
                 if self.generation != generation:
@@ -207,9 +211,11 @@ class Download:
                     ) from None
                 _log.warning("image_download_cut", digest=self.digest, have=self._have, reason=_said(error))
                 await asyncio.sleep(_PAUSES[max(0, idle - 1)])
+        # Who reads along need not wait for the disk.
+        self._verified = True
+        self._tell()
         await asyncio.to_thread(self._complete)
         self._whole = True
-        self._tell()
         _log.info("image_fetched", digest=self.digest, bytes=self.size)
 
     async def _other_image(self, checksum: str) -> OperationError:
@@ -334,4 +340,7 @@ def _hash_file(hasher: "hashlib._Hash", handle: int, length: int) -> None:
 
 
 def _said(error: BaseException) -> str:
+    """Without the address, whose query may be a secret."""
+    if isinstance(error, aiohttp.InvalidURL | aiohttp.ClientResponseError):
+        return type(error).__name__
     return str(error) or type(error).__name__

@@ -30,6 +30,8 @@ _SHAPES = (
     re.compile(r"(?i)(?<=basic )[A-Za-z0-9+/=]{8,}"),
     re.compile(r"(?i)(?<=bearer )[A-Za-z0-9._~+/=-]{8,}"),
     re.compile(r"(?<=://)[^/\s:@\"']+:[^/\s@\"']+(?=@)"),
+    # The path of a machine's boot medium, in JSON too: whoever knows it can fetch the machine's ticket.
+    re.compile(r"(?<=/)[0-9a-f]{40}(?=[/\\])"),
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)", re.DOTALL),
 )
 _SHORTEST = 4

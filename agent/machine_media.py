@@ -17,7 +17,6 @@ from protocol.boot_ticket import RAMDISK_IMAGE, BootTicket, encode_archive
 from protocol.errors import ErrorCode, OperationError
 from protocol.join_token import JoinToken
 from protocol.machine_facts import MachineFacts, Marks, marks_of
-from protocol.secret import Secret
 
 __all__ = ["MachineMedia"]
 
@@ -27,7 +26,7 @@ _MASK = "***"
 
 
 class MachineMedia:
-    """`learn` is told of each path's token, which from then on is in no log and no error."""
+    """What they may start from. `fill`: what the site adds to a ticket now."""
 
     def __init__(
         self,
@@ -35,18 +34,14 @@ class MachineMedia:
         paths: Paths,
         tickets: Tickets,
         fill: Callable[[], TicketFill],
-        learn: Callable[[Secret], None] = lambda _secret: None,
     ) -> None:
         self._images = images
         self._paths = paths
         self._tickets = tickets
         self._fill = fill
-        self._learn = learn
         self._instance = secrets.token_hex(4)
         self._held: dict[str, NodeTicket] = {}
         self._asking = asyncio.Lock()
-        for path in paths.machines():
-            learn(Secret(path.token))
 
     # What is offered
 
@@ -194,13 +189,11 @@ class MachineMedia:
 
     async def _made(self, node_id: str, kind: PathKind, image: BootImage) -> MachinePath:
         try:
-            path = await self._paths.make(node_id, kind, image.sha256)
+            return await self._paths.make(node_id, kind, image.sha256)
         except OSError as error:
             raise OperationError(
                 ErrorCode.CONFLICT, f"the path of a boot medium cannot be kept: {error.strerror}; free space"
             ) from error
-        self._learn(Secret(path.token))
-        return path
 
 
 class _Archive:
@@ -215,6 +208,9 @@ class _Archive:
         self.etag = f'"{secrets.token_hex(8)}"'
 
     async def prepare(self, start: int, end: int) -> None:
+        return None
+
+    def file_part(self, position: int) -> None:
         return None
 
     async def read(self, start: int, length: int) -> bytes:

@@ -32,7 +32,7 @@ from agent.handlers import Handler
 from agent.identity import Identity, IdentityStore
 from agent.journal import Journal
 from agent.link import Link
-from agent.node_spec import SpecKeeper
+from agent.node_spec import Applies, SpecKeeper, store_only
 from agent.observations import Observations
 from agent.own_machine import HandlersOf, OwnMachine
 from agent.reboot import Reboot, has_systemd, leave
@@ -40,6 +40,7 @@ from agent.task_run import TaskRunner
 from agent.tickets import Tickets
 from agent.vault import Vault, VaultKey
 from drivers import INSTALLED, load, operations_of
+from drivers.linux.host import Host
 from protocol import VERSION
 from protocol.commands import CommandKind
 from protocol.errors import OperationError
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 __all__ = ["Service", "run"]
 
 _log = structlog.get_logger("agent.service")
-_SITE = "site"
+_SITE, _DAEMON = "site", "daemon"
 _STATUS_SPACING = 2.0
 _LAST_WORDS_SECONDS = 2.0
 
@@ -72,12 +73,23 @@ def run(config: Config, config_path: Path | None = None) -> None:
     try:
         make_private_folder(config.state)
         with status.only_one(config.state), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(Service(config, scrubber, lines, config_path).run())
+            runner.run(_join_and_run(config, scrubber, lines, config_path))
     except OSError as error:
         raise AgentError(
             f"{error.filename or config.state} cannot be used ({error.strerror}): run the agent as its own user, "
             "with a state_dir that this user owns"
         ) from error
+
+
+async def _join_and_run(config: Config, scrubber: logs.Scrubber, lines: logs.Lines, config_path: Path | None) -> None:
+    """An agent on an installed system joins by itself at its first start, where its deployment left a ticket."""
+    if config.role in (None, _DAEMON):
+        store = IdentityStore(config.state / "identity")
+        if store.current() is None:
+            from agent.first_join import DriveTicket, FileTicket, FirstJoin
+
+            await FirstJoin(store, [FileTicket(), DriveTicket(Host())]).run()
+    await Service(config, scrubber, lines, config_path).run()
 
 
 class Service:
@@ -122,7 +134,7 @@ class Service:
         """Boot tickets, over this agent's own link."""
         self._files = _site_files(config) if self._role == _SITE else None
         self._bmcs = Bmcs(vault, memory, self._files, in_band=self._role != _SITE)
-        self._boot = self._boot_server(scrubber) if self._role == _SITE else None
+        self._boot = self._boot_server() if self._role == _SITE else None
         self._consoles = Consoles(
             self._bmcs.drivers,
             config.consoles,
@@ -152,7 +164,7 @@ class Service:
         self._watcher: Watcher | None = None
         self._listener: EventListener | None = None
         self._consoles.wake = self._executor.reports.wake
-        self._specs = SpecKeeper(config.state / "node-spec.json", self._executor.reports.say)
+        self._specs = SpecKeeper(config.state / "node-spec.json", self._executor.reports.say, self._applies())
         self._link = Link(
             Endpoint.parse(config.control_plane.url or identity.facts.control_plane),
             self._store,
@@ -193,6 +205,7 @@ class Service:
         held = self._journal.held()
         self._executor.recover(held)
         self._departures.resume()
+        self._specs.resume()
         await self._watch()
         if self._boot is not None:
             await self._boot.start_for_machines()
@@ -235,12 +248,12 @@ class Service:
     async def _told(self, command_id: str, seconds: float) -> bool:
         return await self._executor.until_settled(command_id, seconds)
 
-    def _boot_server(self, scrubber: logs.Scrubber) -> "BootServer":
+    def _boot_server(self) -> "BootServer":
         """What the site's machines start from, and how their BMCs are told."""
         from agent.boot_server import site_boot_server
         from agent.ramdisk_boot import RamdiskBoot
 
-        server = site_boot_server(self._config, self._clock, self.tickets, scrubber.learn)
+        server = site_boot_server(self._config, self._clock, self.tickets)
         self._bmcs.ramdisk_boot = RamdiskBoot(server, has_image=bool(self._config.boot.image))
         return server
 
@@ -250,6 +263,14 @@ class Service:
         from agent.image_offer import ImageOffer
 
         return {CommandKind.SITE_OFFER_IMAGE: ImageOffer(self._boot)}
+
+    def _applies(self) -> Applies:
+        """How a node spec is brought about: on an installed system alone."""
+        if self._role != _DAEMON:
+            return store_only
+        from agent.host_config import HostConfigurator
+
+        return HostConfigurator(Host()).apply
 
     def _own_handlers(self, more: HandlersOf | None) -> dict[str, Handler]:
         """What an agent does to the machine that it runs on. A site's agent does none of it: it would be done to the
@@ -263,6 +284,10 @@ class Service:
             CommandKind.NODE_REBOOT: Reboot(machine),
             CommandKind.TASK_RUN: TaskRunner(machine),
         }
+        if self._role == _DAEMON:
+            from agent.upgrade import Upgrade
+
+            own[CommandKind.DAEMON_UPGRADE] = Upgrade(machine, self._stopping.set)
         return own | dict(more(machine) if more is not None else {})
 
     async def _watch(self) -> None:

@@ -31,7 +31,8 @@ def note_inventory_marks(tx: Transaction, node_id: str, result: object, source: 
         return
     macs = [mac for nic in inventory.nics for mac in (nic.mac, nic.permanent_mac) if mac is not None]
     facts = MachineFacts(uuid=inventory.system.uuid, serial=inventory.system.serial, macs=macs)
-    if tx.one("SELECT 1 FROM nodes WHERE id = :id FOR KEY SHARE", {"id": node_id}) is not None:
+    # The node's row is not waited for: whoever holds it may wait for the command whose ending this is part of.
+    if tx.one("SELECT 1 FROM nodes WHERE id = :id", {"id": node_id}) is not None:
         note_marks(tx, node_id, source, marks_of(facts))
 
 

@@ -144,7 +144,7 @@ def delete_node(tx: Transaction, node: NodeRow) -> None:
         raise RequestError(
             RequestCode.INVALID_STATE, f"node {node.name!r} has {busy[0]} open commands: cancel them or wait for them"
         )
-    for table in ("desired_states", "found_labels", "provisions"):
+    for table in ("desired_states", "found_labels", "provisions", "node_facts", "node_refusals", "node_boot"):
         tx.run(f"DELETE FROM {table} WHERE node_id = :id", {"id": node.id})
     tx.run("DELETE FROM nodes WHERE id = :id", {"id": node.id})
     tx.notify(WATCH_CHANNEL, node.site_id)

@@ -102,7 +102,7 @@ def _meant(tx: Transaction, agent: AgentRow, asked: TicketRequest) -> str | None
 def _servable(tx: Transaction, agent: AgentRow, node_id: str, purpose: str) -> NodeRow | None:
     """The node, where this agent may have this ticket for it."""
     node = tx.one(
-        f"SELECT {columns(NodeRow)} FROM nodes WHERE id = :id AND tenant_id = :tenant FOR KEY SHARE",
+        f"SELECT {columns(NodeRow)} FROM nodes WHERE id = :id AND tenant_id = :tenant",
         {"id": node_id, "tenant": agent.tenant_id},
         into=NodeRow,
     )

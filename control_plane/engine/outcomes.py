@@ -8,6 +8,7 @@ from control_plane.engine.rows import change_pending
 from control_plane.engine.states import Ending, Phase, StepState, WorkflowState
 from control_plane.engine.work import Work
 from control_plane.found_labels import INVENTORY, note_inventory
+from control_plane.host_config import filled
 from control_plane.store import json_text
 
 __all__ = ["cancel_step", "close_main", "fail_attempt", "finish", "skip", "succeed"]
@@ -151,8 +152,10 @@ def _invalidate_desired_state(work: Work, workflow: WorkflowRow) -> None:
     """The profile's host configuration becomes what the node's daemon is to have."""
     document = work.tx.one("SELECT document FROM workflows WHERE id = :id", {"id": workflow.id})
     config = msgspec.json.decode(document[0], type=_WithHostConfig).host_config if document else None
-    if config is None:
+    if config is None or workflow.node_id is None:
         return
+    name = work.tx.one("SELECT name FROM nodes WHERE id = :id", {"id": workflow.node_id})
+    spec = filled(config, node_id=workflow.node_id, node_name=str(name[0]) if name else "")
     work.tx.run(
         """
         INSERT INTO desired_states (node_id, tenant_id, generation, spec, invalidated_at, applied)
@@ -160,9 +163,9 @@ def _invalidate_desired_state(work: Work, workflow: WorkflowRow) -> None:
         ON CONFLICT (node_id) DO UPDATE SET generation = desired_states.generation + 1, spec = excluded.spec,
             invalidated_at = excluded.invalidated_at
         """,
-        {"node_id": workflow.node_id, "tenant_id": workflow.tenant_id, "spec": json_text(config), "now": work.now()},
+        {"node_id": workflow.node_id, "tenant_id": workflow.tenant_id, "spec": json_text(spec), "now": work.now()},
     )
-    work.tx.notify(NODE_SPEC_CHANNEL, workflow.node_id or "")
+    work.tx.notify(NODE_SPEC_CHANNEL, workflow.node_id)
 
 
 class _WithHostConfig(msgspec.Struct, rename="camel"):

@@ -3,9 +3,10 @@
 #
 #   rackwright                 the program and all that it needs, in a tree of its own: /opt/rackwright/lib
 #   rackwright-agent           the agent's service, user and settings
+#   rackwright-daemon          the same of the agent on an installed machine, which runs as root
 #   rackwright-control-plane   the same of the control plane
 #
-# The two services share one tree, so that a host with both has it once, and both in one version.
+# The services share one tree, so that a host with several has it once, and all in one version.
 # The first package fits one minor version of Python: compiled modules are made for one.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -79,13 +80,16 @@ make_program() {
     depends=$("$python" $here/depends.py "$stage/rackwright$tree")
 }
 
-# The unit, user, folder and settings of one service.
+# The unit, user (where it has one of its own), folder and settings of one service.
 make_service() {
     service=$1
     root=$stage/$service
-    mkdir -p "$root/usr/lib/systemd/system" "$root/usr/lib/sysusers.d" "$root/etc/rackwright" "$root/DEBIAN"
+    mkdir -p "$root/usr/lib/systemd/system" "$root/etc/rackwright" "$root/DEBIAN"
     cp "systemd/$service.service" "$root/usr/lib/systemd/system/"
-    cp "systemd/$service.sysusers" "$root/usr/lib/sysusers.d/$service.conf"
+    if [ -e "systemd/$service.sysusers" ]; then
+        mkdir -p "$root/usr/lib/sysusers.d"
+        cp "systemd/$service.sysusers" "$root/usr/lib/sysusers.d/$service.conf"
+    fi
     settings=${service#rackwright-}.toml
     cp "$here/$service/$settings" "$root/etc/rackwright/"
     echo "/etc/rackwright/$settings" >"$root/DEBIAN/conffiles"
@@ -120,8 +124,9 @@ mkdir -p "$stage" dist
 rm -f dist/rackwright_*.deb dist/rackwright-*.deb
 make_program
 make_service rackwright-agent
+make_service rackwright-daemon
 make_service rackwright-control-plane
-for name in rackwright rackwright-agent rackwright-control-plane; do
+for name in rackwright rackwright-agent rackwright-daemon rackwright-control-plane; do
     pack "$name"
 done
 rm -rf "$stage" build/deb/wheel

@@ -298,9 +298,9 @@ systemctl stop sim-redfish sim-ipmi
 rm /etc/rackwright/api.* /etc/rackwright/vault.key.cred
 rm -r /etc/systemd/system/rackwright-agent.service.d
 systemctl daemon-reload
-dpkg --purge rackwright-agent rackwright-control-plane rackwright
+dpkg --purge rackwright-agent rackwright-daemon rackwright-control-plane rackwright
 for left in /opt/rackwright /etc/rackwright /usr/bin/rackwright /var/lib/rackwright-agent \
-    /var/lib/rackwright-control-plane; do
+    /var/lib/rackwright-control-plane /var/lib/rackwright-daemon; do
     is_gone $left
 done
 left=$(find / -xdev -name '*rackwright*' ! -path '/root/*' ! -path '/srv/*' ! -path '/proc/*' ! -path '/sys/*' ! -path '/run/*')

@@ -84,7 +84,8 @@ install_in_chroot() {
     chroot "$tree" env DEBIAN_FRONTEND=noninteractive sh -c 'apt-get install --yes /srv/debs/*.deb'
     chroot "$tree" env DEBIAN_FRONTEND=noninteractive sh -c 'dpkg --install /srv/debs/*.deb'
     echo "-- the units are sound"
-    chroot "$tree" systemd-analyze verify rackwright-agent.service rackwright-control-plane.service
+    chroot "$tree" systemd-analyze verify rackwright-agent.service rackwright-daemon.service \
+        rackwright-control-plane.service
     echo "-- exposure"
     for unit in rackwright-agent.service rackwright-control-plane.service; do
         chroot "$tree" systemd-analyze security --no-pager --offline=true "/usr/lib/systemd/system/$unit" | tail -n 1

@@ -5,13 +5,14 @@ set -eu
 
 machine="qemu-system-x86 qemu-utils ovmf seabios ipxe-qemu"
 boot_media="grub-common grub-pc-bin grub-efi-amd64-bin xorriso mtools cpio busybox-static"
+network_tools="dnsmasq-base"
 disk_tools="fdisk gdisk dosfstools xfsprogs btrfs-progs mdadm"
 
 case "$1" in
 python) packages="python3-venv" ;;
 demo) packages="openipmi ipmitool" ;;
-test) packages="openipmi ipmitool openssh-server postgresql $machine $boot_media $disk_tools" ;;
-bench) packages="ipmitool postgresql curl zstd" ;;
+test) packages="openipmi ipmitool openssh-server postgresql $machine $boot_media $disk_tools $network_tools" ;;
+bench) packages="ipmitool postgresql curl zstd nginx-light" ;;
 deb) packages="mmdebstrap systemd-container" ;;
 *)
     echo "unknown purpose: $1" >&2

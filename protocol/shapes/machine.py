@@ -13,6 +13,7 @@ from protocol.shapes.deploy import RootDeviceHints
 __all__ = [
     "BootKexec",
     "BootKexecResult",
+    "DaemonPackage",
     "DaemonUpgrade",
     "DaemonUpgradeResult",
     "NodeReboot",
@@ -122,14 +123,26 @@ class TaskRunResult(Result, frozen=True, kw_only=True):
     """Of the output, from its middle."""
 
 
+class DaemonPackage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    url: Annotated[str, Meta(pattern=r"^https?://[^\s]+$", max_length=4096)]
+    """Of a Debian package."""
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{64}$")]
+
+
 class DaemonUpgrade(_Payload, frozen=True, kw_only=True):
     """`daemon.upgrade`: the installed system's agent is replaced by another version of itself."""
 
     url: Annotated[str, Meta(pattern=r"^https?://[^\s]+$", max_length=4096)]
     """Of the Debian package."""
     sha256: Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{64}$")]
+    also: list[DaemonPackage] = []
+    """Those of the same version that are installed with it, such as rackwright-daemon beside rackwright."""
     version: str | None = None
-    """The package must have this version; null takes any."""
+    """The packages must have this version; null takes any."""
+
+    @property
+    def packages(self) -> list[DaemonPackage]:
+        return [DaemonPackage(url=self.url, sha256=self.sha256), *self.also]
 
 
 class DaemonUpgradeResult(Result, frozen=True, kw_only=True):

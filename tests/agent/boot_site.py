@@ -2,9 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -105,15 +105,14 @@ class BootSite:
     server: BootServer
     config: Config
     clock: FakeClock
-    learned: list[str]
 
     @classmethod
-    def make(cls, folder: Path, *, image: bool = True, cache_bytes: int = 1 << 30, port: int = 0) -> "BootSite":
+    def make(cls, folder: Path, *, image: bool = True, **boot_settings: Any) -> "BootSite":
         path = str(make_image(folder / "image")) if image else ""
-        boot = BootSection(image=path, listen=f"127.0.0.1:{port}", cache_bytes=cache_bytes)
+        boot = BootSection(**{"image": path, "listen": "127.0.0.1:0", **boot_settings})
         config = Config(state_dir=str(folder), boot=boot)
-        giver, clock, learned = TicketGiver(), FakeClock(), list[str]()
-        return cls(folder, giver, _server(config, clock, giver, learned.append), config, clock, learned)
+        giver, clock = TicketGiver(), FakeClock()
+        return cls(folder, giver, site_boot_server(config, clock, giver.tickets), config, clock)
 
     async def restarted(self, url: str, *, boot: bool = False) -> "BootSite":
         """The agent's process ends and another one begins, under the address of `url`; with `boot` its host too."""
@@ -121,18 +120,13 @@ class BootSite:
         if boot:
             self.clock.reboot()
         giver = TicketGiver(self.giver.machines, used=self.giver.used)
-        learned: list[str] = []
         listen = f"127.0.0.1:{urlsplit(url).port}"
         boot_section = msgspec.structs.replace(self.config.boot, listen=listen)
         config = msgspec.structs.replace(self.config, boot=boot_section)
-        server = _server(config, self.clock, giver, learned.append)
+        server = site_boot_server(config, self.clock, giver.tickets)
         await server.start_for_machines()
-        return BootSite(self.folder, giver, server, config, self.clock, learned)
+        return BootSite(self.folder, giver, server, config, self.clock)
 
     @property
     def image(self) -> Path:
         return Path(self.config.boot.image)
-
-
-def _server(config: Config, clock: FakeClock, giver: TicketGiver, learn: Callable[[str], None]) -> BootServer:
-    return site_boot_server(config, clock, giver.tickets, lambda secret: learn(secret.reveal()))

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from agent.executor import Executor
 from agent.journal import Journal
 from agent.node_spec import SpecKeeper
 from agent.session import Closed, Session
-from protocol.frames import AgentFrame, Hello, NodeSpec, NodeSpecApplied, Welcome, encode
+from protocol.errors import Issue
+from protocol.frames import AgentFrame, ErrorFrame, Hello, NodeSpec, NodeSpecApplied, Welcome, encode
 from tests.agent.rig import FakeClock
 
 
@@ -107,3 +109,67 @@ async def test_a_session_hands_the_spec_on(folder: Path, clock: FakeClock) -> No
     await Session(connection, lambda: hello, executor, node_spec=taken.append).run()
     journal.close()
     assert taken == [spec]
+
+
+class _Host:
+    """A host that cannot be brought about what `missing` names."""
+
+    def __init__(self, *missing: str) -> None:
+        self.missing = list(missing)
+        self.applied: list[object] = []
+
+    async def apply(self, spec: Mapping[str, object]) -> list[Issue]:
+        self.applied.append(dict(spec))
+        return [Issue(name, "is not there") for name in self.missing]
+
+
+async def test_a_generation_is_acknowledged_only_when_the_host_is_as_it_says(file: Path) -> None:
+    said: list[AgentFrame] = []
+    host = _Host("services.nginx", "users[0] ada")
+    keeper = SpecKeeper(file, said.append, host.apply)
+    frame = NodeSpec(generation=4, spec={"hostname": "n1"})
+    keeper.take(frame)
+    await keeper.aclose()
+    (complaint,) = said
+    assert isinstance(complaint, ErrorFrame)
+    assert complaint.about == "nodeSpec"
+    assert "services.nginx: is not there; users[0] ada: is not there" in complaint.message
+    assert (keeper.generation, SpecKeeper(file, said.append, host.apply).generation) == (0, 0)
+    # The control plane sends it again; the same fault is not told twice.
+    keeper.take(frame)
+    await keeper.aclose()
+    assert len(said) == 1
+    host.missing.clear()
+    keeper.take(frame)
+    await keeper.aclose()
+    assert said[1:] == [NodeSpecApplied(generation=4)]
+    assert (keeper.generation, SpecKeeper(file, said.append, host.apply).generation) == (4, 4)
+    assert host.applied == [{"hostname": "n1"}] * 3
+
+
+async def test_a_start_brings_the_host_to_what_is_stored(file: Path) -> None:
+    said: list[AgentFrame] = []
+    host = _Host()
+    first = SpecKeeper(file, said.append, host.apply)
+    first.take(NodeSpec(generation=1, spec={"hostname": "n1"}))
+    await first.aclose()
+    again = SpecKeeper(file, said.append, host.apply)
+    again.resume()
+    await again.aclose()
+    assert host.applied == [{"hostname": "n1"}] * 2
+    assert said == [NodeSpecApplied(generation=1)] * 2
+    nothing = SpecKeeper(file.with_name("other"), said.append, host.apply)
+    nothing.resume()
+    await nothing.aclose()
+    assert len(said) == 2
+
+
+async def test_a_newer_spec_that_cannot_be_applied_leaves_the_older_generation_unsaid(file: Path) -> None:
+    host = _Host()
+    keeper = SpecKeeper(file, lambda _frame: None, host.apply)
+    keeper.take(NodeSpec(generation=1, spec={}))
+    await keeper.aclose()
+    host.missing.append("time")
+    keeper.take(NodeSpec(generation=2, spec={"time": {}}))
+    await keeper.aclose()
+    assert keeper.generation == 0

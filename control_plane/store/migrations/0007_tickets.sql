@@ -8,9 +8,12 @@ CREATE INDEX join_tokens_by_node ON join_tokens (node_id, role) WHERE node_id IS
 ALTER TABLE certificates ADD COLUMN revoked_at BIGINT;
 CREATE INDEX certificates_by_agent ON certificates (agent_id);
 
+-- The three tables below refer to nodes without a foreign key: its check would wait for whoever holds the node's row,
+-- and what is learnt of a machine is stored while a command's row is held.
+
 -- What is known of the machines: UUID, serial number and MACs, each in one spelling.
 CREATE TABLE node_facts (
-    node_id TEXT NOT NULL REFERENCES nodes (id) ON DELETE CASCADE,
+    node_id TEXT NOT NULL,
     -- bmc: an inventory through the node's BMC. host: the machine itself, in a join that was taken, or an inventory.
     source TEXT NOT NULL,
     -- uuid, serial, mac
@@ -23,7 +26,7 @@ CREATE INDEX node_facts_by_value ON node_facts (value, kind);
 
 -- Why a machine was last refused; gone once it has joined.
 CREATE TABLE node_refusals (
-    node_id TEXT PRIMARY KEY REFERENCES nodes (id) ON DELETE CASCADE,
+    node_id TEXT PRIMARY KEY,
     role TEXT NOT NULL,
     reason TEXT NOT NULL,
     refused_at BIGINT NOT NULL
@@ -31,7 +34,7 @@ CREATE TABLE node_refusals (
 
 -- How a machine's ramdisk reaches the network and where it writes its messages, where that was said.
 CREATE TABLE node_boot (
-    node_id TEXT PRIMARY KEY REFERENCES nodes (id) ON DELETE CASCADE,
+    node_id TEXT PRIMARY KEY,
     -- A TicketNetwork.
     network TEXT NOT NULL,
     serial_console TEXT NOT NULL

@@ -164,6 +164,21 @@ async def test_a49_success_makes_the_host_configuration_the_nodes_desired_state(
 
 
 @pytest.mark.line("A49")
+async def test_a49_the_nodes_own_name_is_filled_into_its_host_configuration(rig: Rig) -> None:
+    config = {"hostname": "{node.name}", "users": [{"name": "ada", "keys": ["k {node.id} {other}"]}], "n": 1}
+    await end_as(rig, "succeeded", hostConfig=config)
+    state = await desired_state(rig)
+    assert state is not None
+    row = await rig.store.read(lambda tx: tx.one("SELECT name FROM nodes WHERE id = :id", {"id": rig.node_id}))
+    assert row is not None
+    assert state[1] == {
+        "hostname": row[0],
+        "users": [{"name": "ada", "keys": [f"k {rig.node_id} {{other}}"]}],
+        "n": 1,
+    }
+
+
+@pytest.mark.line("A49")
 @pytest.mark.parametrize("how", ["failed", "cancelled", "succeeded"])
 async def test_a49_failure_or_no_host_configuration_changes_nothing(rig: Rig, how: str) -> None:
     await end_as(rig, how, **({} if how == "succeeded" else {"hostConfig": {"packages": ["nginx"]}}))

@@ -1,0 +1,66 @@
+"""The command by which a site makes an image ready for one of its machines."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from agent.image_offer import ImageOffer
+from protocol.commands import CommandKind, payload_faults
+from protocol.errors import ErrorCode, OperationError
+from protocol.operations import Repeat
+from tests.agent.boot_site import BootSite
+from tests.agent.image_origin import Origin
+from tests.agent.test_image_cache import DIGEST, IMAGE
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[BootSite]:
+    site = BootSite.make(tmp_path, image=False)
+    yield site
+    await site.server.aclose()
+
+
+def payload(url: str, **more: object) -> dict[str, object]:
+    wanted = {"url": url, "name": "debian.raw", "targetNodeId": "node_1", "sha256": None, "sha512": None}
+    return wanted | more
+
+
+async def done(site: BootSite, asked: dict[str, object]) -> dict[str, object]:
+    offer = ImageOffer(site.server)
+    assert payload_faults(CommandKind.SITE_OFFER_IMAGE, asked) == []
+    assert offer.faults(asked) == []
+    async with offer.turn(asked) as work:
+        return (await work.run(30, lambda _message, _percent: None)).result
+
+
+async def test_it_answers_with_the_address_at_the_site(site: BootSite) -> None:
+    async with Origin(IMAGE) as origin:
+        result = await done(site, payload(origin.url, sha256=DIGEST.removeprefix("sha256-").upper()))
+    async with aiohttp.ClientSession() as client, client.get(str(result["url"])) as answer:
+        assert await answer.read() == IMAGE
+
+
+async def test_an_image_without_a_checksum_is_not_kept(site: BootSite) -> None:
+    async with Origin(IMAGE) as origin:
+        with pytest.raises(OperationError, match="Name its sha256 or sha512") as failure:
+            await done(site, payload(origin.url))
+    assert failure.value.code is ErrorCode.UNSUPPORTED
+    assert origin.asked == []
+
+
+async def test_the_origins_refusal_is_the_commands(site: BootSite) -> None:
+    async with Origin(IMAGE, statuses=[404]) as origin:
+        with pytest.raises(OperationError, match="origin answers 404"):
+            await done(site, payload(origin.url, sha256=DIGEST.removeprefix("sha256-")))
+
+
+async def test_every_fault_of_it_is_told_before_it_begins(site: BootSite) -> None:
+    offer = ImageOffer(site.server)
+    faults = offer.faults({"url": 7, "sha256": "x"})
+    assert [issue.path.removeprefix("payload.") for issue in faults] == ["url", "name", "targetNodeId", "sha256"]
+    assert [str(issue) for issue in offer.faults(payload("file:///etc/passwd"))] == [
+        "payload.url: is no http or https address"
+    ]
+    assert offer.repeat({}) is Repeat.CONVERGE
