@@ -3,7 +3,7 @@
 .PHONY: help demo test check bench deb lock clean
 BIN := .venv/bin
 SETUP := packaging/setup
-PACKAGES := protocol drivers agent control_plane simulators rackwright
+PACKAGES := protocol drivers agent control_plane ramdisk simulators rackwright
 TYPED := $(PACKAGES) tests benchmarks
 
 help: ## this list
@@ -42,6 +42,10 @@ lint:
 bench: .venv/.installed .peers/.installed ## one JSON line per benchmark; ONLY=name for one of them
 	@$(SETUP)/debian-packages.sh bench
 	@$(BIN)/python -m benchmarks $(ONLY)
+
+ramdisk: .venv/.installed ## dist/ramdisk: the bootable image, its kernel and its initramfs
+	@$(SETUP)/debian-packages.sh ramdisk
+	@$(BIN)/rackwright ramdisk build --output dist/ramdisk
 
 deb: .venv/.installed ## dist/*.deb, and a try in a clean Debian where root allows it
 	@$(SETUP)/debian-packages.sh deb

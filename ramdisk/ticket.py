@@ -1,0 +1,166 @@
+"""Where this boot's ticket is: in the initial ramdisk itself, on the boot medium, or on the kernel's command line.
+
+The first two are the site agent's doing, and are read in this order. The command line is for set-ups by hand:
+everybody on the machine can read it, so the ticket is one-time like every other, and is dead once it was used.
+"""
+
+import contextlib
+import io
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from drivers.linux.block_device import BlockDevice
+from drivers.linux.host import Host
+from protocol.boot_ticket import (
+    AREA_NAME,
+    AREA_SIZE,
+    MEDIUM_LABEL,
+    TICKET_NAME,
+    TICKET_WORD,
+    BootTicket,
+    decode_area,
+    decode_word,
+    from_json,
+)
+from protocol.errors import OperationError
+from ramdisk.iso9660 import find_file, volume_label
+
+__all__ = ["Carriers", "FoundTicket", "Look", "word_of"]
+
+_NO_MEDIA = ("ram", "zram", "loop", "dm-", "md", "nbd", "fd")
+
+
+class FoundTicket(NamedTuple):
+    ticket: BootTicket
+    carrier: str
+    """In words, such as "the boot medium sr0"."""
+    exposed: bool = False
+    """It can be read by everybody on the machine."""
+
+
+class Look(NamedTuple):
+    """What one look at all carriers has found, and what was wrong with those that held none."""
+
+    found: FoundTicket | None
+    faults: list[str]
+
+
+class Carriers:
+    """`root`: of the initial ramdisk's own files."""
+
+    def __init__(self, host: Host, root: Path = Path("/")) -> None:
+        self._host = host
+        self._file = root / TICKET_NAME
+
+    def look(self) -> Look:
+        """The first carrier that holds a ticket. Blocking; nothing is cached, since a BMC's medium may change."""
+        faults: list[str] = []
+        for carrier in (self._in_the_ramdisk, self._on_media, self._on_the_command_line):
+            found = carrier(faults)
+            if found is not None:
+                return Look(found, faults)
+        return Look(None, faults)
+
+    def wipe(self) -> None:
+        """The ticket was used: its file in memory is removed. The other carriers cannot be written, and are dead."""
+        with contextlib.suppress(OSError):
+            with self._file.open("r+b") as file:
+                file.write(bytes(self._file.stat().st_size))
+            self._file.unlink()
+            self._file.parent.rmdir()
+
+    def _in_the_ramdisk(self, faults: list[str]) -> FoundTicket | None:
+        try:
+            return FoundTicket(from_json(self._file.read_bytes()), "the initial ramdisk")
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            faults.append(f"{self._file}: {error}")
+            return None
+
+    def _on_media(self, faults: list[str]) -> FoundTicket | None:
+        for name in self._media():
+            area = self._area(name)
+            if area is None:
+                continue
+            try:
+                ticket = decode_area(area)
+            except ValueError as error:
+                faults.append(f"the boot medium {name}: {error}")
+                continue
+            if ticket is not None:
+                return FoundTicket(ticket, f"the boot medium {name}")
+            faults.append(f"the boot medium {name} holds no ticket: it was not made for this machine")
+        return None
+
+    def _on_the_command_line(self, faults: list[str]) -> FoundTicket | None:
+        try:
+            word = word_of((self._host.proc / "cmdline").read_text(errors="replace"), TICKET_WORD)
+            return None if word is None else FoundTicket(decode_word(word), "the kernel's command line", exposed=True)
+        except (OSError, ValueError) as error:
+            faults.append(f"the kernel's command line: {error}")
+            return None
+
+    def _media(self) -> Iterator[str]:
+        """Optical drives first, which BMCs show; then what is removable, such as a USB stick; then the rest."""
+
+        def rank(name: str) -> tuple[int, str]:
+            removable = self._host.number("block", name, "removable")
+            return (0 if name.startswith("sr") else 1 if removable else 2), name
+
+        names = [name for name in self._host.names("block") if not name.startswith(_NO_MEDIA)]
+        yield from sorted(names, key=rank)
+
+    def _area(self, name: str) -> bytes | None:
+        """The area of our own medium; None of every other disk."""
+        try:
+            with BlockDevice(str(self._host.dev / name)) as device:
+                medium = io.BufferedReader(_Medium(device), 1 << 16)
+                if volume_label(medium) != MEDIUM_LABEL:
+                    return None
+                extent = find_file(medium, AREA_NAME)
+                return device.read_bytes(extent.offset, AREA_SIZE)
+        except (OSError, OperationError, ValueError):
+            return None
+
+
+class _Medium(io.RawIOBase):
+    """A device past the page cache, as a file."""
+
+    def __init__(self, device: BlockDevice) -> None:
+        super().__init__()
+        self._device = device
+        self._place = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._device.size}[whence]
+        self._place = max(0, base + offset)
+        return self._place
+
+    def tell(self) -> int:
+        return self._place
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        count = min(len(buffer), max(0, self._device.size - self._place))
+        if count:
+            buffer[:count] = self._device.read_bytes(self._place, count)
+        self._place += count
+        return count
+
+
+def word_of(command_line: str, name: str) -> str | None:
+    """The value of the last `name=value` of a kernel command line, in quotes or not. Pure."""
+    try:
+        words = shlex.split(command_line)
+    except ValueError:
+        words = command_line.split()
+    values = [word.partition("=")[2] for word in words if word.partition("=")[0] == name]
+    return values[-1] if values and values[-1] else None

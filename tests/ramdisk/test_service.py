@@ -1,0 +1,193 @@
+"""The agent of a ramdisk as a real process: it joins, does what it is told once, dies, and comes back."""
+
+import asyncio
+import signal
+import socket
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import cast
+
+import psutil
+import pytest
+
+from protocol.boot_ticket import TICKET_NAME, BootTicket, from_json, to_json
+from protocol.commands import Outcome
+from protocol.frames import Command, Finished, Hello, Started, Ticket, TicketRequest
+from protocol.ids import new_id
+from protocol.join_token import JoinToken
+from protocol.secret import Secret
+from tests.agent.test_machine_identity import port
+from tests.agent.tls_control_plane import ControlPlane, control_plane
+from tests.conftest import REPOSITORY
+from tests.drivers.linux.machine import Machine
+
+pytestmark = pytest.mark.e2e
+
+
+class Ramdisk:
+    """A machine with one port, whose network is there."""
+
+    def __init__(self, folder: Path, plane: ControlPlane) -> None:
+        self.folder = folder
+        self.plane = plane
+        self.process: Process | None = None
+        self.log = b""
+        machine = Machine(folder / "machine")
+        machine.write("class/tty/console/active", "ttyS0")
+        (machine.host.dev / "ttyS0").touch()
+        port(machine, "rwtest0", "52:54:00:00:00:01", carrier="0")
+        (machine.host.proc / "net").mkdir()
+        (machine.host.proc / "net" / "if_inet6").write_text("20010db8000000000000000000000005 02 40 00 80 rwtest0\n")
+        self.token = plane.token()
+        ticket = BootTicket(node_id="node_1", control_plane=plane.url, token=Secret(self.token))
+        file = folder / "root" / TICKET_NAME
+        file.parent.mkdir(parents=True)
+        file.write_bytes(to_json(ticket))
+
+    async def start(self) -> Hello:
+        self.process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tests.ramdisk.ramdisk_process", str(self.folder)),
+            cwd=REPOSITORY,
+            stdin=DEVNULL,
+            stderr=PIPE,
+        )
+        return cast(Hello, await self.plane.next(Hello))
+
+    async def end(self, number: int) -> int:
+        assert self.process is not None
+        if self.process.returncode is None:
+            self.process.send_signal(number)
+        _, errors = await self.process.communicate()
+        self.log += errors
+        return self.process.returncode or 0
+
+    @property
+    def console(self) -> str:
+        return (self.folder / "machine" / "dev" / "ttyS0").read_text()
+
+
+@pytest.fixture
+async def plane(tmp_path: Path) -> AsyncIterator[ControlPlane]:
+    (tmp_path / "plane").mkdir()
+    async with control_plane(tmp_path / "plane") as plane:
+        yield plane
+
+
+@pytest.fixture
+async def ramdisk(tmp_path: Path, plane: ControlPlane) -> AsyncIterator[Ramdisk]:
+    ramdisk = Ramdisk(tmp_path / "ramdisk", plane)
+    yield ramdisk
+    if ramdisk.process is not None:
+        await ramdisk.end(signal.SIGKILL)
+
+
+def task(script: str) -> Command:
+    payload: dict[str, object] = {"script": script, "targetNodeId": "node_1"}
+    return Command(id=new_id("cmd"), kind="task.run", payload=payload, remaining_ms=60_000)
+
+
+async def ending_of(plane: ControlPlane, command: Command) -> Finished:
+    while True:
+        finished = cast(Finished, await plane.next(Finished))
+        if finished.id == command.id:
+            return finished
+
+
+async def test_it_joins_as_a_ramdisk_and_does_what_a_machines_own_agent_does(
+    ramdisk: Ramdisk, plane: ControlPlane, tmp_path: Path
+) -> None:
+    hello = await ramdisk.start()
+    assert (hello.role, hello.boot_id) == ("ramdisk", Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+    assert list(hello.drivers) == ["linux"]
+    assert plane.joins[0].machine is not None
+    assert plane.joins[0].machine.macs == ["52:54:00:00:00:01"]
+    command = task("echo hello")
+    await plane.tell(command)
+    finished = await ending_of(plane, command)
+    assert finished.ending.result is not None
+    assert finished.ending.result["output"] == "hello\n"
+    unknown = Command(id=new_id("cmd"), kind="site.offerImage", payload={}, remaining_ms=60_000)
+    await plane.tell(unknown)
+    refused = await ending_of(plane, unknown)
+    assert refused.ending.error is not None
+    kinds = "driver.invoke, agent.collectLogs, node.reboot, task.run, boot.kexec"
+    assert f"it does {kinds}" in refused.ending.error.message
+    assert await ramdisk.end(signal.SIGTERM) == 0
+    assert "waiting for orders" in ramdisk.console
+
+
+async def test_nothing_listens_no_core_is_written_and_the_token_is_nowhere_left(
+    ramdisk: Ramdisk, plane: ControlPlane
+) -> None:
+    await ramdisk.start()
+    assert ramdisk.process is not None
+    process = psutil.Process(ramdisk.process.pid)
+    assert [one for one in process.net_connections() if one.status == psutil.CONN_LISTEN] == []
+    assert [one for one in process.net_connections() if one.type == socket.SOCK_DGRAM] == []
+    assert process.rlimit(psutil.RLIMIT_CORE) == (0, 0)
+    await ramdisk.end(signal.SIGTERM)
+    token = ramdisk.token.encode()
+    assert token not in ramdisk.log
+    left = [path for path in ramdisk.folder.rglob("*") if path.is_file() and token in path.read_bytes()]
+    assert left == []
+
+
+@pytest.mark.case("B49")
+async def test_b49_a_process_that_was_killed_comes_back_without_joining_or_doing_anything_twice(
+    ramdisk: Ramdisk, plane: ControlPlane, tmp_path: Path
+) -> None:
+    plane.settles = False
+    first = await ramdisk.start()
+    done = task(f"echo x >>{tmp_path}/count")
+    await plane.tell(done)
+    before = await ending_of(plane, done)
+    slow = task(f"echo begun >>{tmp_path}/slow; sleep 1000")
+    await plane.tell(slow)
+    while cast(Started, await plane.next(Started)).id != slow.id:
+        pass
+    while not (tmp_path / "slow").exists():
+        await asyncio.sleep(0.01)
+    await ramdisk.end(signal.SIGKILL)
+    second = await ramdisk.start()
+    assert (second.agent_id, second.boot_id, second.journal_id) == (first.agent_id, first.boot_id, first.journal_id)
+    assert len(plane.joins) == 1
+    assert {held.id for held in second.held} == {done.id, slow.id}
+    endings = {frame.id: frame for frame in [await _finished(plane), await _finished(plane)]}
+    assert endings[done.id].ending == before.ending
+    interrupted = endings[slow.id].ending
+    assert interrupted.error is not None
+    assert (interrupted.outcome, interrupted.error.code) == (Outcome.FAILED, "INTERRUPTED")
+    await plane.tell(done)
+    assert (await ending_of(plane, done)).ending == before.ending
+    assert (tmp_path / "count").read_text() == "x\n"
+    assert (tmp_path / "slow").read_text() == "begun\n"
+
+
+async def _finished(plane: ControlPlane) -> Finished:
+    return cast(Finished, await plane.next(Finished))
+
+
+async def test_the_installed_systems_ticket_is_asked_for_over_its_own_link(
+    ramdisk: Ramdisk, plane: ControlPlane
+) -> None:
+    await ramdisk.start()
+    payload: dict[str, object] = {
+        "driver": "linux",
+        "concern": "deploy",
+        "operation": "writeConfigDrive",
+        "args": {"daemon": True},
+        "targetNodeId": "node_1",
+    }
+    command = Command(id=new_id("cmd"), kind="driver.invoke", payload=payload, remaining_ms=60_000)
+    await plane.tell(command)
+    request = cast(TicketRequest, await plane.next(TicketRequest))
+    assert request.purpose == "daemon"
+    daemon = BootTicket(node_id="node_1", control_plane=plane.url, token=Secret(JoinToken.new("cd" * 32).text()))
+    await plane.tell(Ticket(id=request.id, node_id="node_1", ticket=to_json(daemon).decode()))
+    finished = await ending_of(plane, command)
+    # This machine has no disk that was written: the ticket came, and nothing of it is in the error.
+    assert finished.ending.error is not None
+    assert "no image was written" in finished.ending.error.message
+    assert from_json(to_json(daemon)).token.reveal() not in repr(finished)
