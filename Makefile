@@ -1,6 +1,6 @@
 # Few targets; `make help` lists them. Each sets up what it needs.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench deb lock clean
+.PHONY: help demo test check bench deb ramdisk lock clean
 BIN := .venv/bin
 SETUP := packaging/setup
 PACKAGES := protocol drivers agent control_plane ramdisk simulators rackwright

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the Debian packages that a target uses, as root; otherwise says what stands in for each.
-# Usage: debian-packages.sh PURPOSE   (python, demo, test, bench, deb)
+# Usage: debian-packages.sh PURPOSE   (python, demo, test, bench, deb, ramdisk)
 set -eu
 
 machine="qemu-system-x86 qemu-utils ovmf seabios ipxe-qemu"
@@ -13,6 +13,7 @@ python) packages="python3-venv" ;;
 demo) packages="openipmi ipmitool" ;;
 test) packages="openipmi ipmitool openssh-server postgresql $machine $boot_media $disk_tools $network_tools" ;;
 bench) packages="ipmitool postgresql curl zstd nginx-light" ;;
+ramdisk) packages="mmdebstrap zstd kmod $boot_media" ;;
 deb) packages="mmdebstrap systemd-container" ;;
 *)
     echo "unknown purpose: $1" >&2
