@@ -1,6 +1,7 @@
-"""What every room's tests share: where the recorded material lies."""
+"""What every room's tests share: where the recorded material lies, and reports that can be sent."""
 
 import os
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -19,3 +20,13 @@ def shared() -> Path:
     if not (folder / "mockups").is_dir():
         pytest.skip(f"no recorded BMC trees at {folder}: set RACKWRIGHT_SHARED to the folder that holds mockups/")
     return folder
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Escapes what is not text in a test's output: a process of pytest-xdist dies of sending half a surrogate pair."""
+    report = yield
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    return report
