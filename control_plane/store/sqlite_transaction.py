@@ -156,6 +156,8 @@ class SqliteConnection:
     def close(self) -> None:
         handle, self.handle = self.handle, None
         if handle is not None:
+            # Its statements would keep the file open, for as long as the traceback of an error leads here.
+            del self.cursor
             handle.close()
 
     def run(self, job: Job) -> SqliteTransaction:

@@ -11,6 +11,7 @@ from control_plane.store.errors import (
     CommitUnknown,
     ConstraintViolated,
     StoreError,
+    StoreFull,
     StoreUnavailable,
 )
 from control_plane.store.jobs import Job, JobQueue, deliver
@@ -91,14 +92,13 @@ class SqliteWriter:
     def _run(self, job: Job) -> bool:
         """Run one job inside a savepoint. False when the whole transaction is gone."""
         connection = self._connection
-        execute = connection.cursor.execute
-        execute("SAVEPOINT job")
+        connection.cursor.execute("SAVEPOINT job")
         connection.run(job)
         if job.error is not None:
             if connection.handle is None or not connection.handle.in_transaction:
                 return False
-            execute("ROLLBACK TO job")
-        execute("RELEASE job")
+            connection.cursor.execute("ROLLBACK TO job")
+        connection.cursor.execute("RELEASE job")
         return True
 
     def _commit(self, jobs: list[Job]) -> list[Job]:
@@ -112,12 +112,12 @@ class SqliteWriter:
             return []
         ran = [job for job in jobs if job.error is None]
         self._connection.roll_back()
-        if isinstance(cause, ConstraintViolated) and len(ran) > 1:
-            # A rule that is checked at the end of a transaction: only one of them broke it.
-            return ran
         if isinstance(cause, StoreUnavailable):
             # What the connection holds in memory may no longer be what is on the disk.
             self._connection.close()
+        if isinstance(cause, ConstraintViolated | StoreFull) and len(ran) > 1:
+            # A rule is checked, or much is written, only at the end of a transaction: one may be the culprit.
+            return ran
         self._refuse(ran, cause)
         return []
 
