@@ -26,7 +26,7 @@ def shared() -> Path:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Escapes what is not text in a test's output: a process of pytest-xdist dies of sending half a surrogate pair."""
+    """Escapes what is no text in a test's output: a process of pytest-xdist dies of sending half a surrogate pair."""
     report = yield
     report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
     return report
