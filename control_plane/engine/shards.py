@@ -3,6 +3,7 @@
 Each workflow belongs to one of a fixed number of shards. A worker holds a shard by a lease that it renews; when it
 dies the lease runs out, another worker takes the shard and makes its fence one greater. Every transition checks
 worker and fence in its own transaction, so a worker that lost a shard, and does not know it yet, changes nothing.
+Fences are not guessed: a process holds what it took itself, so two that were given one name do not share a hold.
 
 Time is the database's own. A worker that cannot renew stops driving before its lease runs out there, and ends the
 code that it executes: whoever has the shard next executes it anew.
@@ -11,7 +12,7 @@ code that it executes: whoever has the shard next executes it anew.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from control_plane.engine.rows import Grip
 from control_plane.engine.timing import SHARDS
@@ -26,6 +27,9 @@ _SCAN_SECONDS = 1.0
 """How often free shards are looked for: with the lease, what a take-over takes at most."""
 _FORGOTTEN_MS = 86_400_000
 """A worker that was not seen for so long is no part of the fleet any more."""
+_HELD = "ROWS(:held AS held (shard BIGINT, fence BIGINT))"
+_IS_OURS = "shards.shard = held.shard AND shards.fence = held.fence AND worker = :worker AND expires_at > :now"
+_OURS = f"FROM {_HELD} WHERE {_IS_OURS}"
 
 
 class ShardHolder:
@@ -51,6 +55,7 @@ class ShardHolder:
         self._held: dict[int, int] = {}
         self._good_until = 0.0
         self._lapse: asyncio.TimerHandle | None = None
+        self._namesake = False
 
     @property
     def shards(self) -> list[int]:
@@ -74,7 +79,7 @@ class ShardHolder:
                         held = await self._store.write(take_anew, self._worker, self._lease_ms)
                     else:
                         due = begun - renewed >= self._lease_ms / 3_000
-                        held = await self._store.write(take_shards, self._worker, self._lease_ms, due)
+                        held = await self._store.write(take_shards, self._worker, self._held, self._lease_ms, due)
                 except StoreError as error:
                     _log.warning("the leases could not be renewed: %s", error)
                 else:
@@ -84,12 +89,26 @@ class ShardHolder:
                     good_until = renewed + self._lease_ms / 1_000
                     self._note(held)
                     self._keep_until(good_until)
+                    await self._look_for_namesake()
                 await asyncio.sleep(min(_SCAN_SECONDS, self._lease_ms / 3_000))
         finally:
+            held = self._held
             self._note({})
             self._keep_until(float("-inf"))
             with contextlib.suppress(StoreError):
-                await self._store.write(give_back, self._worker)
+                await self._store.write(give_back, self._worker, held)
+
+    async def _look_for_namesake(self) -> None:
+        """Says once, in the log, that another process has this worker's name."""
+        if self._held or self._namesake:
+            return
+        self._namesake = await self._store.read(is_held, self._worker)
+        if self._namesake:
+            _log.error(
+                "another process calls itself %s and drives the workflows; this one drives none: "
+                "give each worker of a database a name of its own (worker = …)",
+                self._worker,
+            )
 
     def _keep_until(self, good_until: float) -> None:
         self._good_until = good_until
@@ -118,14 +137,17 @@ class ShardHolder:
 def take_anew(tx: Transaction, worker: str, lease_ms: int) -> dict[int, int]:
     """At a worker's start: what an earlier process of its name still holds is taken under a new fence, and the code
     that it was executing is executed anew."""
-    give_back(tx, worker)
-    return take_shards(tx, worker, lease_ms, renew=True)
+    tx.run("UPDATE shards SET expires_at = 0 WHERE worker = :worker", {"worker": worker})
+    return take_shards(tx, worker, {}, lease_ms, renew=True)
 
 
-def take_shards(tx: Transaction, worker: str, lease_ms: int, renew: bool) -> dict[int, int]:
+def take_shards(
+    tx: Transaction, worker: str, held_before: Mapping[int, int], lease_ms: int, renew: bool
+) -> dict[int, int]:
     """Renews this worker's leases, takes free shards up to its fair share, gives up what is beyond it.
 
-    Returns shard → fence of what it holds now.
+    `held_before` is what the last call returned: shard → fence of what this process holds. Others of the same worker
+    were taken by another process of its name, and are not touched.
     """
     now = tx.now()
     if renew:
@@ -134,15 +156,13 @@ def take_shards(tx: Transaction, worker: str, lease_ms: int, renew: bool) -> dic
             "ON CONFLICT (name) DO UPDATE SET seen_at = excluded.seen_at",
             {"name": worker, "now": now},
         )
-        tx.run(
-            "UPDATE shards SET expires_at = :until WHERE worker = :worker AND expires_at > :now",
-            {"worker": worker, "until": now + lease_ms, "now": now},
-        )
+        ours = _ours(worker, held_before, now)
+        tx.run(f"UPDATE shards SET expires_at = :until {_OURS}", {**ours, "until": now + lease_ms})
         tx.run("DELETE FROM workers WHERE seen_at < :long_ago", {"long_ago": now - _FORGOTTEN_MS})
         _make_shards(tx)
     alive = tx.one("SELECT COUNT(*) FROM workers WHERE seen_at > :since", {"since": now - lease_ms})
     share = -(-SHARDS // max(1, alive[0] if alive else 1))
-    held = _held_by(tx, worker, now)
+    held = _still_held(tx, worker, held_before, now)
     if len(held) > share:
         beyond = sorted(held)[share:]
         tx.run(
@@ -156,25 +176,37 @@ def take_shards(tx: Transaction, worker: str, lease_ms: int, renew: bool) -> dic
             {"now": now, "limit": share - len(held)},
         )
         if free:
-            tx.run(
+            taken = tx.all(
                 "UPDATE shards SET worker = :worker, fence = fence + 1, expires_at = :until "
-                "WHERE shard IN EACH(:shards)",
+                "WHERE shard IN EACH(:shards) RETURNING shard, fence",
                 {"worker": worker, "until": now + lease_ms, "shards": [row[0] for row in free]},
             )
-            return _held_by(tx, worker, now)
+            return held | {row[0]: row[1] for row in taken}
     return held
 
 
-def give_back(tx: Transaction, worker: str) -> None:
+def give_back(tx: Transaction, worker: str, held: Mapping[int, int]) -> None:
     """A worker that stops in good order: others may take over at once."""
-    tx.run("UPDATE shards SET expires_at = 0 WHERE worker = :worker", {"worker": worker})
+    tx.run(f"UPDATE shards SET expires_at = 0 {_OURS}", _ours(worker, held, tx.now()))
     tx.run("DELETE FROM workers WHERE name = :worker", {"worker": worker})
 
 
-def _held_by(tx: Transaction, worker: str, now: int) -> dict[int, int]:
-    rows = tx.all(
-        "SELECT shard, fence FROM shards WHERE worker = :worker AND expires_at > :now", {"worker": worker, "now": now}
+def is_held(tx: Transaction, worker: str) -> bool:
+    """Whether a process of this name holds a shard."""
+    found = tx.one(
+        "SELECT COUNT(*) FROM shards WHERE worker = :worker AND expires_at > :now",
+        {"worker": worker, "now": tx.now()},
     )
+    return found is not None and found[0] > 0
+
+
+def _ours(worker: str, held: Mapping[int, int], now: int) -> dict[str, object]:
+    return {"held": list(held.items()), "worker": worker, "now": now}
+
+
+def _still_held(tx: Transaction, worker: str, held: Mapping[int, int], now: int) -> dict[int, int]:
+    held_still = f"SELECT shards.shard, shards.fence FROM {_HELD} JOIN shards ON {_IS_OURS}"
+    rows = tx.all(held_still, _ours(worker, held, now))
     return {row[0]: row[1] for row in rows}
 
 

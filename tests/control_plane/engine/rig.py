@@ -307,7 +307,7 @@ class Rig:
         """From now on the engine is this worker: the former one's leases are over and its fences old."""
         await self.free_shards()
         self.worker = worker
-        self.fences = await self.store.write(take_shards, worker, LONG_LEASE_MS, True)
+        self.fences = await self.store.write(take_shards, worker, {}, LONG_LEASE_MS, True)
 
     async def advance(self, workflow_id: str, *, hinted: bool = False) -> Next:
         """At most one transition; code is not executed."""

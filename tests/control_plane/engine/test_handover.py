@@ -11,7 +11,7 @@ import pytest
 
 from control_plane.engine.context import StepContext
 from control_plane.engine.rows import lock_workflow
-from control_plane.engine.shards import give_back, take_shards
+from control_plane.engine.shards import give_back, take_anew, take_shards
 from control_plane.engine.states import StepState, WorkflowState
 from control_plane.engine.timing import SHARDS
 from control_plane.engine.transitions import Look, Next, Settle, Settlement, Then, transit
@@ -94,22 +94,51 @@ async def test_a26_code_that_a_dead_worker_was_running_is_run_anew_as_soon_as_it
     dead.cancel()
 
 
+async def test_two_processes_of_one_name_share_no_hold(rig: Rig) -> None:
+    """The one that started last drives; the other one knows that it holds nothing, and gives nothing back."""
+    take = rig.store.write
+    first = await take(take_anew, "same", 15_000)
+    await take(give_back, WORKER, rig.fences)
+    first = await take(take_shards, "same", first, 15_000, True)
+    second = await take(take_anew, "same", 15_000)
+    assert (len(first), len(second)) == (SHARDS, SHARDS)
+    assert await take(take_shards, "same", first, 15_000, True) == {}
+    # What the first one does keeps the second one's leases neither alive nor ends them.
+    await take(give_back, "same", first)
+    assert await take(take_shards, "same", second, 15_000, False) == second
+    rig.clock.pass_by(15_001)
+    assert await take(take_shards, "same", second, 15_000, False) != second
+
+
+async def test_a_worker_whose_name_another_process_took_says_so_once(
+    sqlite_rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = sqlite_rig
+    async with rig.reconciler(), rig.reconciler(), asyncio.timeout(20):
+        while "another process calls itself" not in caplog.text:
+            await asyncio.sleep(0.01)
+        workflow_id = await rig.start(work())
+        await until(rig, workflow_id, is_succeeded)
+    assert caplog.text.count("another process calls itself") == 1
+    assert rig.runs["work"] == 1
+
+
 @pytest.mark.line("A26")
 async def test_a26_shards_are_shared_out_given_up_and_taken_over(rig: Rig) -> None:
     take = rig.store.write
-    await take(give_back, WORKER)
-    one = await take(take_shards, "one", 15_000, True)
+    await take(give_back, WORKER, rig.fences)
+    one = await take(take_shards, "one", {}, 15_000, True)
     assert len(one) == SHARDS
-    await take(take_shards, "two", 15_000, True)
-    kept = await take(take_shards, "one", 15_000, True)
-    two = await take(take_shards, "two", 15_000, True)
+    await take(take_shards, "two", {}, 15_000, True)
+    kept = await take(take_shards, "one", one, 15_000, True)
+    two = await take(take_shards, "two", {}, 15_000, True)
     assert (len(kept), len(two), kept.keys() & two.keys()) == (16, 16, set())
     assert all(two[shard] > one[shard] for shard in two)
     # The first one dies: its lease runs out by the database's clock.
     rig.clock.pass_by(10_000)
-    await take(take_shards, "two", 15_000, True)
+    await take(take_shards, "two", two, 15_000, True)
     rig.clock.pass_by(5_001)
-    assert len(await take(take_shards, "two", 15_000, True)) == SHARDS
+    assert len(await take(take_shards, "two", two, 15_000, True)) == SHARDS
 
 
 @pytest.mark.line("A52")
@@ -257,9 +286,9 @@ async def test_code_ends_whose_shard_was_given_to_a_worker_that_joined(sqlite_ri
     async with rig.reconciler(), asyncio.timeout(20):
         while code.at_once < len(ids):
             await asyncio.sleep(0.005)
-        assert len(await rig.store.write(take_shards, "engine-2", 10**12, True)) == 0
+        assert len(await rig.store.write(take_shards, "engine-2", {}, 10**12, True)) == 0
         await code.ended.wait()
-        taken = await rig.store.write(take_shards, "engine-2", 10**12, True)
+        taken = await rig.store.write(take_shards, "engine-2", {}, 10**12, True)
         shards = [(await rig.look(workflow_id)).workflow.shard for workflow_id in ids]
         while code.at_once > len([shard for shard in shards if shard not in taken]):
             await asyncio.sleep(0.005)
@@ -298,14 +327,14 @@ async def test_a_worker_that_stops_gives_its_shards_back_after_its_code_has_ende
         try:
             await asyncio.Event().wait()
         finally:
-            held.append(await rig.store.write(take_shards, "engine-2", 15_000, True))
+            held.append(await rig.store.write(take_shards, "engine-2", {}, 15_000, True))
 
     rig.code["work"] = tidies_up
     await rig.start(work(timeout="1d"))
     async with rig.reconciler(), asyncio.timeout(20):
         await begun.wait()
     assert held == [{}]
-    assert len(await rig.store.write(take_shards, "engine-2", 15_000, True)) == SHARDS
+    assert len(await rig.store.write(take_shards, "engine-2", {}, 15_000, True)) == SHARDS
 
 
 async def test_code_that_keeps_its_end_to_itself_is_over_all_the_same(sqlite_rig: Rig) -> None:
@@ -350,8 +379,8 @@ async def test_a_row_that_somebody_holds_keeps_no_shard_from_being_taken(postgre
 
     holder = asyncio.create_task(store.write(hold))
     await asyncio.to_thread(holding.wait)
-    await store.write(give_back, WORKER)
-    assert len(await store.write(take_shards, "engine-2", 15_000, True)) == SHARDS
+    await store.write(give_back, WORKER, rig.fences)
+    assert len(await store.write(take_shards, "engine-2", {}, 15_000, True)) == SHARDS
     go.set()
     await holder
     await store.close()
@@ -374,13 +403,13 @@ async def test_nobody_takes_a_shard_while_a_transition_of_it_is_under_way(postgr
 
     under_way = asyncio.create_task(store.write(slowly))
     await asyncio.to_thread(made.wait)
-    assert len(await store.write(take_shards, WORKER, 15_000, True)) == SHARDS
-    await store.write(give_back, WORKER)
-    taken = await store.write(take_shards, "engine-2", 15_000, True)
+    assert len(await store.write(take_shards, WORKER, rig.fences, 15_000, True)) == SHARDS
+    await store.write(give_back, WORKER, rig.fences)
+    taken = await store.write(take_shards, "engine-2", {}, 15_000, True)
     assert taken.keys() == set(range(SHARDS)) - {shard}
     go.set()
     assert (await under_way).then is Then.RUN
-    taken = await store.write(take_shards, "engine-2", 15_000, True)
+    taken = await store.write(take_shards, "engine-2", {}, 15_000, True)
     assert shard in taken
     late = Look(workflow_id, rig.grip(shard))
     assert (await store.write(transit, rig.timing, [late]))[0].then is Then.OVER
@@ -421,7 +450,7 @@ async def test_a_worker_that_stops_in_good_order_gives_its_shards_back(rig: Rig)
     async with rig.reconciler():
         workflow_id = await rig.start(work())
         await until(rig, workflow_id, is_succeeded)
-    assert len(await rig.store.write(take_shards, "engine-2", 15_000, True)) == SHARDS
+    assert len(await rig.store.write(take_shards, "engine-2", {}, 15_000, True)) == SHARDS
 
 
 async def test_a_worker_that_was_not_seen_for_a_day_is_forgotten(rig: Rig) -> None:

@@ -253,7 +253,7 @@ class Engine(RuleBasedStateMachine):
     @rule(number=st.integers(0, 1))
     def lease(self, number: int) -> None:
         worker = self.workers[number]
-        worker.fences = self.wait(self.store.write(take_shards, worker.name, LEASE_MS, True))
+        worker.fences = self.wait(self.store.write(take_shards, worker.name, worker.fences, LEASE_MS, True))
 
     @precondition(lambda self: self.ids)
     @rule(

@@ -103,6 +103,13 @@ def test_a_command_goes_to_its_home_or_to_the_place_that_is_named() -> None:
     assert not found(resolve(registry, use="task.run", **{"with": {"script": "true"}})).await_rejoin
 
 
+@pytest.mark.parametrize("on", ["daemon", "host"])
+def test_kexec_is_not_sent_to_an_installed_system_whose_agent_would_refuse_it(on: str) -> None:
+    wrong = issues(resolve(default_registry(), use="boot.kexec", on=on))
+    assert "ramdisk" in wrong["steps[0].on"]
+    assert found(resolve(default_registry(), use="boot.kexec", on="ramdisk")).runs_on is RunsOn.RAMDISK
+
+
 @pytest.mark.parametrize("use", ["boot.kexec", "node.reboot", "daemon.upgrade", "task.run"])
 def test_no_command_of_a_machine_is_sent_to_the_host_of_the_site_agent(use: str) -> None:
     assert "steps[0].on" in issues(resolve(default_registry(), use=use, on="site"))
