@@ -17,7 +17,7 @@ import pytest
 from agent.identity import IdentityStore
 from agent.joining import join
 from drivers.simulated import SCRIPT_VARIABLE, STATE_VARIABLE
-from protocol.commands import Outcome
+from protocol.commands import JournalState, Outcome
 from protocol.errors import ErrorCode
 from protocol.frames import Command, Finished, Hello, Started
 from tests.agent.rig import getting, setting, until
@@ -145,7 +145,9 @@ async def test_a_stop_lets_a_change_end_and_reports_it(daemon: Daemon) -> None:
     finished = cast(Finished, await daemon.plane.next(Finished))
     assert finished.ending.outcome is Outcome.SUCCEEDED
     assert len(daemon.acts()) == 1
-    assert (await daemon.start()).held == []
+    # It does not wait for the answer: where that was not read in time, the end is only told once more.
+    assert {held.state for held in (await daemon.start()).held} <= {JournalState.FINISHED}
+    assert len(daemon.acts()) == 1
 
 
 @pytest.mark.e2e

@@ -23,7 +23,7 @@ from protocol.machine_facts import MachineFacts
 from tests.agent.boot_site import AREA_OFFSET, make_image
 from tests.e2e.processes import AgentProcess, ControlPlaneProcess, Program, free_port, wait_until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 PASSWORD = "planted-Passw0rd-4711"
 FACTS = MachineFacts(uuid="4c4c4544-0042-3510-8052-b9c04f4e4d32", serial="CZ1", macs=["b8:2a:72:dd:a0:01"])
