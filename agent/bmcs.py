@@ -19,12 +19,13 @@ from agent import rotation
 from agent.consoles import CLOSE, OPEN, Consoles
 from agent.files import write_durably
 from agent.handlers import Answer
-from agent.recovery import observe
+from agent.image_logins import ImageLogins
 from agent.rotation import OPERATION as ROTATE
 from agent.rotation import VaultRotation, machine_of, rotation_ending, settle
 from agent.vault import Credential, Vault
 from drivers import Breaker, Drivers, Target, Turn
 from drivers.driver import FileOffers, ProgressListener
+from drivers.image_access import ImageAccess
 from protocol.commands import CommandKind, DriverInvoke, Ending, TargetRef, repeat_of
 from protocol.errors import ErrorCode, Issue, OperationError
 from protocol.frames import WatchedNode
@@ -137,14 +138,22 @@ class Bmcs:
     """Handles `driver.invoke`. One per process: it owns every BMC session and lane."""
 
     def __init__(
-        self, vault: Vault, memory: BmcMemory, files: FileOffers | None = None, *, in_band: bool = False
+        self,
+        vault: Vault,
+        memory: BmcMemory,
+        files: FileOffers | None = None,
+        *,
+        in_band: bool = False,
+        images: ImageAccess | None = None,
     ) -> None:
         """`in_band`: the agent is on the machine itself (ramdisk or daemon), so that the linux driver's operations
-        are for it. A site agent refuses them: they would be done to its own host."""
+        are for it. A site agent refuses them: they would be done to its own host. `images`: from where this host
+        fetches them by itself."""
         self._in_band = in_band
         self._vault = vault
         self._memory = memory
-        self.drivers = Drivers(memory.breaker, memory.pins, files=files)
+        self.image_logins = ImageLogins(vault)
+        self.drivers = Drivers(memory.breaker, memory.pins, files=files, images=images or ImageAccess())
         self._rotated_at = time.monotonic()
         """When a rotation may last have been cut off: by the end of an earlier process, or by a cancel."""
         self._consoles: Consoles | None = None
@@ -326,6 +335,7 @@ class _Invocation:
         async def do() -> Answer:
             ramdisk = self._bmcs.ramdisk_boot
             args = self._invoke.args if ramdisk is None else await ramdisk.arguments(self._invoke)
+            args = self._bmcs.image_logins.arguments(args)
             with self._bmcs.rotating(self._invoke) as new:
                 reply = await self._turn.run(
                     args, timeout=min(timeout, operation.timeout), progress=progress, rotation=new
@@ -352,6 +362,8 @@ class _Invocation:
         return await do()
 
     async def observe(self, timeout: float) -> Ending:
+        from agent.observing import observe
+
         async def read(operation: str) -> dict[str, object]:
             reading = await self._drivers.invoke(
                 self._target, operation, timeout=min(max(timeout, _LEAST_OBSERVATION), find(operation).timeout)

@@ -30,8 +30,10 @@ from agent.config import BootSection, Config
 from agent.file_server import safe_name
 from agent.http_listener import HttpListener
 from agent.image_cache import ImageCache
+from agent.image_logins import ImageLogins
 from agent.machine_media import MachineMedia
 from agent.tickets import Tickets
+from drivers.image_access import ImageAccess
 from protocol.errors import ErrorCode, OperationError
 
 __all__ = ["BootServer", "site_boot_server"]
@@ -211,14 +213,18 @@ class BootServer:
                 return await serve(request, image)
         except OperationError as error:
             _log.error("image_not_served", name=path.name, reason=error.message)
+            if error.code is ErrorCode.CONFLICT:
+                # Asked again it is the same: whoever wants it is to fail at once, and with the cause.
+                return web.Response(status=409, text=f"{error.message}\n")
             return web.Response(status=502, text=f"{error.message}\n", headers=_RETRY_AFTER)
 
 
-def site_boot_server(config: Config, clock: Clock, tickets: Tickets) -> BootServer:
-    """With what lies in the state folder."""
+def site_boot_server(config: Config, clock: Clock, tickets: Tickets, logins: ImageLogins | None = None) -> BootServer:
+    """With what lies in the state folder. `logins`: those that images are fetched with."""
     boot = config.boot
     paths = Paths(config.state / "boot-paths.json", clock, boot.path_hours * 3600)
-    cache = ImageCache(config.image_cache_dir, boot.cache_bytes)
+    access = ImageAccess(config.images.allow)
+    cache = ImageCache(config.image_cache_dir, boot.cache_bytes, access, logins=logins)
     return BootServer(boot, paths, cache, tickets, BootImages(Path(boot.image)) if boot.image else None)
 
 

@@ -1,6 +1,5 @@
 """The agent's configuration: a TOML file into a frozen struct, every fault at once. An empty file is a good one."""
 
-import tomllib
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -9,6 +8,7 @@ from msgspec import Meta
 
 from agent.endpoint import Endpoint
 from agent.errors import ConfigError
+from drivers.image_access import parse_allowed
 from protocol.errors import Issue
 from protocol.validation import check
 
@@ -97,6 +97,14 @@ class FilesSection(_Section, frozen=True):
     """How BMCs reach it, such as http://192.0.2.7:8445. Empty: this host's address on the way to the BMC."""
 
 
+class ImagesSection(_Section, frozen=True):
+    """Images that this host fetches by itself: to push them to a BMC, or for the site's cache."""
+
+    allow: tuple[str, ...] = ()
+    """Addresses and networks, each alone or with a port, that they may come from although they are this host's own
+    loopback or link-local, such as 127.0.0.1:8080."""
+
+
 class BootSection(_Section, frozen=True):
     """What this site's machines start from, and the images that are written to their disks."""
 
@@ -136,6 +144,7 @@ class Config(_Section, frozen=True):
     watch: WatchSection = WatchSection()
     events: EventsSection = EventsSection()
     files: FilesSection = FilesSection()
+    images: ImagesSection = ImagesSection()
     boot: BootSection = BootSection()
 
     @property
@@ -158,6 +167,8 @@ class Config(_Section, frozen=True):
 def load(path: Path | None = None) -> Config:
     """The configuration at `path`, or at its usual place, where it may be missing. Raises ConfigError with every
     fault as `file: key: what (hint)`."""
+    import tomllib
+
     where = path or DEFAULT_PATH
     try:
         values = tomllib.loads(where.read_text())
@@ -196,7 +207,18 @@ def _further(config: Config) -> list[Issue]:
     for key, value in paths:
         if value and not value.startswith("/"):
             issues.append(Issue(key, f"{value!r} is not an absolute path"))
-    return issues + _events_faults(config.events) + _files_faults(config.files) + _boot_faults(config.boot)
+    issues += _events_faults(config.events) + _files_faults(config.files) + _boot_faults(config.boot)
+    return issues + _images_faults(config.images)
+
+
+def _images_faults(images: ImagesSection) -> list[Issue]:
+    issues = []
+    for place, text in enumerate(images.allow):
+        try:
+            parse_allowed(text)
+        except ValueError as error:
+            issues.append(Issue(f"images.allow[{place}]", str(error)))
+    return issues
 
 
 def _files_faults(files: FilesSection) -> list[Issue]:

@@ -7,6 +7,8 @@
 
 A generation's key is written first and its link last, each durably: after a crash a generation without a link is
 left over, and nothing refers to it.
+
+cryptography is loaded where it is used: a ramdisk looks for its identity while it has no network yet.
 """
 
 import contextlib
@@ -16,15 +18,15 @@ import shutil
 import ssl
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from agent.errors import IdentityError
 from agent.files import make_private_folder, replace_link, sync_folder, write_durably
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
 __all__ = ["Facts", "Identity", "IdentityStore", "Validity", "certificate_request"]
 
@@ -111,8 +113,11 @@ class IdentityStore:
         """Whether a join was begun and no identity came of it: its token may be used up."""
         return not (self.folder / "current").exists() and any(self.folder.glob("gen-*"))
 
-    def begin(self) -> tuple[Path, ec.EllipticCurvePrivateKey]:
+    def begin(self) -> tuple[Path, "EllipticCurvePrivateKey"]:
         """A new generation with its key on the disk, linked by nothing yet."""
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+
         make_private_folder(self.folder.parent)
         make_private_folder(self.folder)
         folder = self.folder / f"gen-{secrets.token_hex(8)}"
@@ -186,14 +191,20 @@ class IdentityStore:
         sync_folder(self.folder)
 
 
-def certificate_request(key: ec.EllipticCurvePrivateKey, host_name: str) -> str:
+def certificate_request(key: "EllipticCurvePrivateKey", host_name: str) -> str:
     """A CSR as PEM. The control plane decides every name in the certificate; this one is only for its log."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.x509.oid import NameOID
+
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, (host_name or "rackwright-agent")[:64])])
     request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
     return request.public_bytes(serialization.Encoding.PEM).decode()
 
 
 def _load(folder: Path) -> Identity:
+    from cryptography import x509
+
     facts = msgspec.json.decode((folder / _FACTS).read_bytes(), type=Facts)
     certificate = x509.load_pem_x509_certificate((folder / _CERTIFICATE).read_bytes())
     validity = Validity(
@@ -204,6 +215,9 @@ def _load(folder: Path) -> Identity:
 
 
 def _check_belongs(folder: Path, certificate: str) -> None:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import serialization
+
     try:
         issued = x509.load_pem_x509_certificate(certificate.encode())
         key = serialization.load_pem_private_key((folder / _KEY).read_bytes(), None)

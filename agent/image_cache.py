@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Set
 from pathlib import Path
 from typing import NamedTuple
+from urllib.request import getproxies
 
 import aiohttp
 import structlog
@@ -24,7 +25,9 @@ from aiohttp import web
 
 from agent.byte_serving import FileContent
 from agent.files import make_private_folder
-from agent.image_download import Download
+from agent.image_download import Download, Origin
+from agent.image_logins import ImageLogins
+from drivers.image_access import ImageAccess
 from protocol.errors import ErrorCode, OperationError
 
 __all__ = ["ImageCache", "OpenImage"]
@@ -65,11 +68,14 @@ class OpenImage:
 
 
 class ImageCache:
-    """At most `limit` bytes in `folder`; what is under way counts with its full size."""
+    """At most `limit` bytes in `folder`; what is under way counts with its full size. `access`: from where images may
+    come; `logins`: with which ones they are fetched."""
 
-    def __init__(self, folder: Path, limit: int) -> None:
+    def __init__(self, folder: Path, limit: int, access: ImageAccess, *, logins: "ImageLogins | None" = None) -> None:
         self._folder = folder
         self._limit = limit
+        self._access = access
+        self._logins = logins
         self._client: aiohttp.ClientSession | None = None
         self._downloads: dict[str, Download] = {}
         self._claimed: dict[str, int] = {}
@@ -146,10 +152,12 @@ class ImageCache:
         if failed is not None and time.monotonic() < failed[0]:
             raise failed[1]
         if self._client is None:
-            self._client = aiohttp.ClientSession(auto_decompress=False, trust_env=True)
+            self._client = self._access.session(proxies=getproxies(), auto_decompress=False, trust_env=True)
+        login = self._logins.header(url) if self._logins is not None else None
         try:
             make_private_folder(self._folder)
-            download = Download(self._client, url, digest, self._folder / digest, self, self._over)
+            origin = Origin(self._client, url, self._access, login)
+            download = Download(origin, digest, self._folder / digest, self, self._over)
         except OSError as error:
             raise OperationError(
                 ErrorCode.CONFLICT, f"the site's cache {self._folder} cannot be used: {error.strerror}"

@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -19,9 +20,10 @@ import structlog
 
 from agent.byte_serving import read_at
 from agent.files import sync_folder, write_durably
+from drivers.image_access import ForbiddenAddress, ImageAccess
 from protocol.errors import ErrorCode, OperationError
 
-__all__ = ["Download", "Room"]
+__all__ = ["Download", "Origin", "Room"]
 
 _log = structlog.get_logger("agent.image_download")
 KEPT_BACK = 4096
@@ -59,14 +61,24 @@ class _Broken(Exception):
     """The attempt came to nothing, and another one may not."""
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where an image comes from: `client` leads nowhere but where `access` lets it."""
+
+    client: aiohttp.ClientSession
+    url: str
+    access: ImageAccess
+    login: str | None = field(default=None, repr=False)
+    """The header Authorization; it goes to this server, and not to where that redirects."""
+
+
 class Download:
     """`digest`: `sha256-` or `sha512-` and hexadecimal digits. `target` is there only once all is right. `ended` is
     called once, however it has ended."""
 
     def __init__(
         self,
-        client: aiohttp.ClientSession,
-        url: str,
+        origin: Origin,
         digest: str,
         target: Path,
         room: Room,
@@ -78,8 +90,7 @@ class Download:
         self.generation = 0
         """Grows when the bytes so far are thrown away."""
         self.failure: OperationError | None = None
-        self._client = client
-        self._url = url
+        self._origin = origin
         self._target = target
         self._part = target.with_name(f"{target.name}.part")
         self._about = target.with_name(f"{target.name}.about")
@@ -203,7 +214,10 @@ class Download:
                     ) from None
                 _log.warning("image_begun_anew", digest=self.digest, reason=str(reason))
                 hasher = await self._begin_anew()
-            except (_Broken, aiohttp.ClientError, TimeoutError) as error:
+            except (_Broken, aiohttp.ClientError, ForbiddenAddress, TimeoutError) as error:
+                refused = self._origin.access.refusal(error, "the image of this address")
+                if refused is not None:
+                    raise refused from None
                 idle = 0 if self._have > before else idle + 1
                 if idle > len(_PAUSES):
                     raise OperationError(
@@ -259,7 +273,10 @@ class Download:
                 headers["If-Range"] = self._validator
             self._pieced = True
         timeout = aiohttp.ClientTimeout(sock_connect=_CONNECT_SECONDS, sock_read=_SILENCE_SECONDS)
-        async with self._client.get(self._url, headers=headers, timeout=timeout, read_bufsize=_PIECE) as answer:
+        if self._origin.login is not None:
+            headers["Authorization"] = self._origin.login
+        ask = self._origin.client.get
+        async with ask(self._origin.url, headers=headers, timeout=timeout, read_bufsize=_PIECE) as answer:
             _check_status(answer)
             size = self._told_size(answer)
             await self._room.claim(self.digest, size)

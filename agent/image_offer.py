@@ -13,6 +13,7 @@ from agent.boot_server import BootServer
 from agent.endings import interrupted
 from agent.handlers import Answer
 from drivers.driver import ProgressListener
+from protocol.address_logins import login_faults
 from protocol.commands import CommandKind, Ending
 from protocol.errors import ErrorCode, Issue, OperationError
 from protocol.operations import Repeat
@@ -45,7 +46,7 @@ class ImageOffer:
         wanted, issues = check(OfferImage, payload, "payload")
         if wanted is not None and urlsplit(wanted.url).scheme.lower() not in ("http", "https"):
             issues.append(Issue("payload.url", "is no http or https address"))
-        return issues
+        return issues + login_faults(payload.get("url"), "payload.url")
 
     def repeat(self, payload: Mapping[str, object]) -> Repeat:
         return Repeat.CONVERGE

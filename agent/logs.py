@@ -2,7 +2,7 @@
 
 Three nets, each for what the one before lets through: a `Secret` renders as ***; fields whose names sound secret are
 masked; and the finished line is searched for every password that the vault gave out, as it is, as JSON writes it, and
-as HTTP Basic carries it.
+as HTTP Basic carries it. What counts there is the rule of `drivers/masking.py`.
 """
 
 import base64
@@ -17,13 +17,13 @@ from typing import Any
 import msgspec
 import structlog
 
+from drivers.masking import MASK, is_a_word, masked
 from protocol.commands import Ending
 from protocol.errors import Failure
 from protocol.secret import Secret
 
 __all__ = ["Lines", "Scrubber", "set_up"]
 
-_MASK = "***"
 _SECRET_NAME = re.compile(r"passw|secret|token|authoriz|cookie|private|credential$|^key$", re.IGNORECASE)
 _SHAPES = (
     re.compile(r"rwj1\.[0-9a-f]{64}\.[A-Za-z0-9_.-]+"),
@@ -34,8 +34,6 @@ _SHAPES = (
     re.compile(r"(?<=/)[0-9a-f]{40}(?=[/\\])"),
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)", re.DOTALL),
 )
-_SHORTEST = 4
-"""A password shorter than this would blot out half of every line."""
 _KEPT_LINES = 2_000
 
 
@@ -45,11 +43,16 @@ class Scrubber:
     def __init__(self) -> None:
         self._known: set[str] = set()
         self._search: re.Pattern[str] | None = None
+        self._words: set[str] = set()
+        """Secrets that are words besides: they are taken out where they stand as a value."""
 
     def learn(self, secret: Secret) -> None:
         """Every form in which this secret could reach a text."""
         value = secret.reveal()
-        if len(value) < _SHORTEST or value in self._known:
+        if not value or value in self._known:
+            return
+        if is_a_word(value):
+            self._words.add(value)
             return
         for ascii_only in (True, False):
             form = value
@@ -62,18 +65,28 @@ class Scrubber:
 
     def clean(self, text: str) -> str:
         for shape in _SHAPES:
-            text = shape.sub(_MASK, text)
-        return text if self._search is None else self._search.sub(_MASK, text)
+            text = shape.sub(MASK, text)
+        if self._search is not None:
+            text = self._search.sub(MASK, text)
+        return masked(text, *self._words)
 
     def clean_ending(self, ending: Ending) -> Ending:
         """An ending whose error repeats no secret: some BMCs echo what they were sent."""
         if ending.error is None:
             return ending
-        text = msgspec.json.encode(ending.error).decode()
-        cleaned = self.clean(text)
-        if cleaned == text:
-            return ending
-        return msgspec.structs.replace(ending, error=msgspec.json.decode(cleaned, type=Failure))
+        said = msgspec.to_builtins(ending.error)
+        cleaned = {name: value if name == "code" else self._cleaned(value) for name, value in said.items()}
+        return ending if cleaned == said else msgspec.structs.replace(ending, error=msgspec.convert(cleaned, Failure))
+
+    def _cleaned(self, value: Any) -> Any:
+        """Every text in a JSON value, cleaned."""
+        if isinstance(value, str):
+            return self.clean(value)
+        if isinstance(value, list):
+            return [self._cleaned(item) for item in value]
+        if isinstance(value, dict):
+            return {name: self._cleaned(item) for name, item in value.items()}
+        return value
 
 
 class Lines(logging.Handler):
@@ -140,9 +153,9 @@ def _mask_fields(_logger: Any, _method: str, event: MutableMapping[str, Any]) ->
 
 def _masked(name: str, value: Any) -> Any:
     if isinstance(value, Secret):
-        return _MASK
+        return MASK
     if name not in ("event", "exc_info") and _SECRET_NAME.search(name) and not isinstance(value, (bool, int, float)):
-        return _MASK
+        return MASK
     if isinstance(value, Mapping):
         return {key: _masked(str(key), item) for key, item in value.items()}
     if isinstance(value, (list, tuple)) and name != "exc_info":

@@ -9,11 +9,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from agent.progress_news import ProgressNews
 from protocol.frames import AgentFrame, Progress
 
 __all__ = ["Reports", "Source"]
 
-_PROGRESS_SPACING = 1.0
 _WAITING_FRAMES = 4096
 _LONGEST_PROGRESS = 1_000
 """Characters: a driver may quote what a BMC said, and a frame has its limit."""
@@ -35,10 +35,9 @@ class Reports:
     def __init__(self, frame_of: Callable[[str], AgentFrame | None]) -> None:
         self._frame_of = frame_of
         self._due: dict[str, None] = {}
-        self._progress: dict[str, Progress] = {}
-        self._progress_at: dict[str, float] = {}
         self._frames: deque[AgentFrame] = deque(maxlen=_WAITING_FRAMES)
         self._wake = asyncio.Event()
+        self._news = ProgressNews(self._wake.set)
         self._all_told = asyncio.Event()
         self._source: Source | None = None
 
@@ -55,13 +54,8 @@ class Reports:
         self._wake.set()
 
     def progress(self, command_id: str, message: str, percent: float | None) -> None:
-        """How far it is; at most one a second per command goes out, what comes sooner is dropped."""
-        now = asyncio.get_running_loop().time()
-        if now - self._progress_at.get(command_id, -_PROGRESS_SPACING) < _PROGRESS_SPACING:
-            return
-        self._progress_at[command_id] = now
-        self._progress[command_id] = Progress(id=command_id, message=message[:_LONGEST_PROGRESS], percent=percent)
-        self._wake.set()
+        """How far it is. At most one a second per command goes out: what is true then, not all that was said."""
+        self._news.add(Progress(id=command_id, message=message[:_LONGEST_PROGRESS], percent=percent))
 
     def say(self, frame: AgentFrame) -> None:
         """A frame that belongs to no held command. Lost when the link is, and the oldest when too many wait."""
@@ -74,13 +68,12 @@ class Reports:
         self.end_progress(command_id)
 
     def end_progress(self, command_id: str) -> None:
-        self._progress.pop(command_id, None)
-        self._progress_at.pop(command_id, None)
+        self._news.end(command_id)
 
     def clear(self) -> None:
         """A new connection begins: what was due on the old one is told anew from the executor's state."""
         self._due.clear()
-        self._progress.clear()
+        self._news.tell_anew()
         self._frames.clear()
         if self._source is not None:
             self._source.close()
@@ -101,8 +94,8 @@ class Reports:
                 return frame
         if self._source is not None and (frame := self._source.take()) is not None:
             return frame
-        if self._progress:
-            return self._progress.pop(next(iter(self._progress)))
+        if (news := self._news.take()) is not None:
+            return news
         self._wake.clear()
         self._all_told.set()
         return None

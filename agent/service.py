@@ -36,10 +36,12 @@ from agent.node_spec import Applies, SpecKeeper, store_only
 from agent.observations import Observations
 from agent.own_machine import HandlersOf, OwnMachine
 from agent.reboot import Reboot, has_systemd, leave
+from agent.state_lock import only_one
 from agent.task_run import TaskRunner
 from agent.tickets import Tickets
 from agent.vault import Vault, VaultKey
 from drivers import INSTALLED, load, operations_of
+from drivers.image_access import ImageAccess
 from drivers.linux.host import Host
 from protocol import VERSION
 from protocol.commands import CommandKind
@@ -72,7 +74,7 @@ def run(config: Config, config_path: Path | None = None) -> None:
     lines = logs.set_up(config.log.level, config.log.format, scrubber)
     try:
         make_private_folder(config.state)
-        with status.only_one(config.state), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with only_one(config.state), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_join_and_run(config, scrubber, lines, config_path))
     except OSError as error:
         raise AgentError(
@@ -133,7 +135,8 @@ class Service:
         self.tickets = Tickets(self._say)
         """Boot tickets, over this agent's own link."""
         self._files = _site_files(config) if self._role == _SITE else None
-        self._bmcs = Bmcs(vault, memory, self._files, in_band=self._role != _SITE)
+        images = ImageAccess(config.images.allow)
+        self._bmcs = Bmcs(vault, memory, self._files, in_band=self._role != _SITE, images=images)
         self._boot = self._boot_server() if self._role == _SITE else None
         self._consoles = Consoles(
             self._bmcs.drivers,
@@ -253,7 +256,7 @@ class Service:
         from agent.boot_server import site_boot_server
         from agent.ramdisk_boot import RamdiskBoot
 
-        server = site_boot_server(self._config, self._clock, self.tickets)
+        server = site_boot_server(self._config, self._clock, self.tickets, self._bmcs.image_logins)
         self._bmcs.ramdisk_boot = RamdiskBoot(server, has_image=bool(self._config.boot.image))
         return server
 

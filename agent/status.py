@@ -1,11 +1,8 @@
 """What `rackwright agent status` shows: a small file that the running agent keeps, and what lies on the disk."""
 
 import contextlib
-import fcntl
-import os
 import sqlite3
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -15,12 +12,10 @@ from agent.errors import AgentError, IdentityError
 from agent.files import write_durably
 from agent.identity import IdentityStore
 from agent.link import LinkStatus
+from agent.state_lock import SNAPSHOT, is_running
 from protocol import VERSION
 
-__all__ = ["Report", "Snapshot", "only_one", "report", "write_snapshot"]
-
-_SNAPSHOT = "status.json"
-_LOCK = "agent.lock"
+__all__ = ["Report", "Snapshot", "report", "write_snapshot"]
 
 
 class Snapshot(msgspec.Struct, frozen=True, rename="camel"):
@@ -60,34 +55,16 @@ class Report(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     watched: dict[str, int] = {}
 
 
-@contextlib.contextmanager
-def only_one(state: Path) -> Iterator[None]:
-    """Holds the state folder for this process. Raises AgentError when another agent has it."""
-    handle = os.open(state / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise AgentError(
-                f"another agent runs on {state} already: stop it first, or give this one a state_dir of its own"
-            ) from None
-        # What an earlier process left must not be taken for this one's word.
-        (state / _SNAPSHOT).unlink(missing_ok=True)
-        yield
-    finally:
-        os.close(handle)
-
-
 def write_snapshot(state: Path, snapshot: Snapshot) -> None:
     """In one step, not durably: after a power cut nobody needs it."""
-    write_durably(state / _SNAPSHOT, msgspec.json.encode(snapshot), 0o600, durable=False)
+    write_durably(state / SNAPSHOT, msgspec.json.encode(snapshot), 0o600, durable=False)
 
 
 def report(config: Config) -> Report:
     """Reads everything; changes nothing, and needs no running agent. Raises AgentError when it may not read."""
     state = config.state
     try:
-        running = _is_running(state)
+        running = is_running(state)
         snapshot = _snapshot(state) if running else None
         identity, trouble = None, None
         try:
@@ -121,23 +98,9 @@ def report(config: Config) -> Report:
     )
 
 
-def _is_running(state: Path) -> bool:
-    try:
-        handle = os.open(state / _LOCK, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(handle)
-    return False
-
-
 def _snapshot(state: Path) -> Snapshot | None:
     with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
-        return msgspec.json.decode((state / _SNAPSHOT).read_bytes(), type=Snapshot)
+        return msgspec.json.decode((state / SNAPSHOT).read_bytes(), type=Snapshot)
     return None
 
 

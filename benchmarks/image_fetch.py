@@ -28,7 +28,7 @@ from aiohttp import web
 
 from agent.boot_server import site_boot_server
 from agent.clock import KernelClock
-from agent.config import BootSection, Config
+from agent.config import BootSection, Config, ImagesSection
 from agent.tickets import Tickets
 from benchmarks import Figure
 from benchmarks.children import Child, Pipe, child
@@ -151,7 +151,8 @@ def _serve_agent(pipe: Pipe, folder: str, checksum: str, origin: str) -> None:
 
 
 async def _agent(pipe: Pipe, folder: Path, checksum: str, origin: str) -> None:
-    config = Config(state_dir=str(folder / "agent"), boot=BootSection(listen="127.0.0.1:0"))
+    boot, images = BootSection(listen="127.0.0.1:0"), ImagesSection(allow=("127.0.0.1",))
+    config = Config(state_dir=str(folder / "agent"), boot=boot, images=images)
     config.state.mkdir()
     server = site_boot_server(config, KernelClock(), Tickets(lambda _frame: None))
     pipe.send(await server.offer_image("node_1", f"sha256-{checksum}", "image.raw", origin))

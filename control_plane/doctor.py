@@ -13,6 +13,8 @@ from control_plane.engine.records import WorkflowError
 from control_plane.engine.timing import SHARDS, Timing
 from control_plane.records import ALL_TENANTS
 from control_plane.store import Transaction
+from protocol.durations import span_words
+from protocol.errors import ErrorCode
 
 __all__ = ["MOST_OF_A_KIND", "Finding", "Severity", "examine"]
 
@@ -25,6 +27,14 @@ _CERTIFICATE_NEAR_MS = 7 * 86_400_000
 """Agents renew theirs at half of its 30 days: one that has so little left does not renew."""
 _COMMAND_LATE_MS = 300_000
 _SHARDS_LEFT_MS = 60_000
+_WAYS_OUT = {
+    ErrorCode.UNREACHABLE.value: "see that its BMC has power and network, and that the node's address is right",
+    ErrorCode.TIMEOUT.value: "its BMC answers too slowly or not at all: a restart of the BMC may help",
+    ErrorCode.AUTH_FAILED.value: "mend the credential on the site's host: rackwright agent credentials set",
+    ErrorCode.AUTH_BLOCKED.value: "mend the credential on the site's host: rackwright agent credentials set",
+    ErrorCode.TLS_UNTRUSTED.value: "if it is the right machine, pin what it shows: rackwright nodes update --tls",
+}
+"""By the code that a trouble begins with."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,12 +110,13 @@ def _stuck(tx: Transaction, asked: _Asked) -> Iterator[Finding]:
         asked.params(shards=list(range(SHARDS)), before=asked.now - asked.timing.stuck_after_ms),
     )
     for tenant_id, workflow_id, node_id, step_id, action, deadline in rows:
+        late = span_words(asked.now - deadline)
         yield Finding(
             id="workflows-stuck",
             severity="warning",
             tenant_id=tenant_id,
             subject=f"workflow/{workflow_id}",
-            message=f"its step {step_id} ({action}){_on(node_id)} is {_span(asked.now - deadline)} past its deadline",
+            message=f"its step {step_id} ({action}){_on(node_id)} is {late} past its deadline",
             hint="no worker drives it: see that a control plane with its engine enabled reaches the database",
         )
 
@@ -126,7 +137,7 @@ def _failed(tx: Transaction, asked: _Asked) -> Iterator[Finding]:
             severity="info",
             tenant_id=tenant_id,
             subject=f"workflow/{workflow_id}",
-            message=f"failed {_span(asked.now - finished_at)} ago{_on(node_id)}: {why}",
+            message=f"failed {span_words(asked.now - finished_at)} ago{_on(node_id)}: {why}",
             hint=(
                 f"mend the cause, then: rackwright workflows retry {node_id} {workflow_id}"
                 if node_id
@@ -153,7 +164,7 @@ def _failed_nodes(tx: Transaction, asked: _Asked) -> Iterator[Finding]:
             severity="warning",
             tenant_id=tenant_id,
             subject=f"node/{node_id}",
-            message=f"{name!r} failed to {verb} {_span(asked.now - since)} ago{why}",
+            message=f"{name!r} failed to {verb} {span_words(asked.now - since)} ago{why}",
             hint=(
                 f"mend the cause, then begin anew (rackwright nodes {_again(verb)} {name}), "
                 f"or take it back (rackwright nodes recover {name})"
@@ -182,7 +193,7 @@ def _stalled_nodes(tx: Transaction, asked: _Asked) -> Iterator[Finding]:
             severity="warning",
             tenant_id=tenant_id,
             subject=f"node/{node_id}",
-            message=f"{name!r} is {state}, and no workflow has moved it for {_span(asked.now - since)}",
+            message=f"{name!r} is {state}, and no workflow has moved it for {span_words(asked.now - since)}",
             hint="see that a control plane with its engine enabled reaches the database, and look into its log",
         )
 
@@ -200,9 +211,11 @@ def _absent_agents(tx: Transaction, asked: _Asked) -> Iterator[Finding]:
         asked.params(before=asked.now - _AGENT_ABSENT_MS),
     )
     for tenant_id, agent_id, host_name, site, left_at, joined_at in rows:
-        since = f"has been away for {_span(asked.now - left_at)}" if left_at is not None else "has never connected"
+        since = (
+            f"has been away for {span_words(asked.now - left_at)}" if left_at is not None else "has never connected"
+        )
         if left_at is None:
-            since += f" since it joined {_span(asked.now - joined_at)} ago"
+            since += f" since it joined {span_words(asked.now - joined_at)} ago"
         yield Finding(
             id="agents-offline",
             severity="warning",
@@ -210,6 +223,33 @@ def _absent_agents(tx: Transaction, asked: _Asked) -> Iterator[Finding]:
             subject=f"agent/{agent_id}",
             message=f"the agent of site {site!r} on {host_name!r} {since}: commands for the site wait",
             hint="on its host: systemctl status rackwright-agent, and rackwright agent status",
+        )
+
+
+def _troubled_nodes(tx: Transaction, asked: _Asked) -> Iterator[Finding]:
+    """Of sites whose agent is connected: what an absent one has last seen may be so no more."""
+    rows = tx.all(
+        f"""
+        SELECT nodes.tenant_id, nodes.id, nodes.name, node_observations.trouble, node_observations.seen_at
+        FROM node_observations JOIN nodes ON nodes.id = node_observations.node_id
+            JOIN sites ON sites.id = nodes.site_id AND sites.agent_id = node_observations.agent_id
+            JOIN agents ON agents.id = sites.agent_id
+            JOIN sessions ON sessions.id = agents.session_id AND sessions.disconnected_at IS NULL
+        WHERE node_observations.trouble IS NOT NULL {asked.of("nodes")}
+        ORDER BY node_observations.seen_at LIMIT :limit
+        """,
+        asked.params(),
+    )
+    for tenant_id, node_id, name, trouble, since in rows:
+        yield Finding(
+            id="nodes-troubled",
+            severity="warning",
+            tenant_id=tenant_id,
+            subject=f"node/{node_id}",
+            message=f"{name!r} has been in trouble for {span_words(asked.now - since)}: {trouble}",
+            hint=_WAYS_OUT.get(
+                trouble.partition(":")[0], f"try it yourself: rackwright invoke {name} power.getPower"
+            ),
         )
 
 
@@ -255,7 +295,7 @@ def _old_certificates(tx: Transaction, asked: _Asked) -> Iterator[Finding]:
             subject=f"agent/{agent_id}",
             message=(
                 f"the certificate of the agent on {host_name!r} "
-                + (f"ended {_span(-left)} ago: it cannot connect" if gone else f"ends in {_span(left)}")
+                + (f"ended {span_words(-left)} ago: it cannot connect" if gone else f"ends in {span_words(left)}")
             ),
             hint=(
                 "join it again with a new token, or revoke it when it is not used any more"
@@ -280,7 +320,7 @@ def _late_commands(tx: Transaction, asked: _Asked) -> Iterator[Finding]:
             severity="warning",
             tenant_id=tenant_id,
             subject=f"command/{command_id}",
-            message=f"it is {state}{_on(node_id)}, {_span(asked.now - not_after)} after its time was over",
+            message=f"it is {state}{_on(node_id)}, {span_words(asked.now - not_after)} after its time was over",
             hint="a control plane that runs ends such commands within a minute: look into its log",
         )
 
@@ -292,6 +332,7 @@ _CHECKS: tuple[Callable[[Transaction, _Asked], Iterator[Finding]], ...] = (
     _failed_nodes,
     _late_commands,
     _absent_agents,
+    _troubled_nodes,
     _old_certificates,
     _unserved_sites,
     _failed,
@@ -309,14 +350,3 @@ def _on(node_id: str | None) -> str:
 
 def _count(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
-
-
-def _span(milliseconds: int) -> str:
-    """`3 d 4 h`, `12 min`, `40 s`."""
-    seconds = max(0, milliseconds) // 1000
-    days, hours, minutes = seconds // 86_400, seconds // 3_600 % 24, seconds // 60 % 60
-    if days:
-        return f"{days} d {hours} h"
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min" if minutes else f"{seconds} s"

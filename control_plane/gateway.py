@@ -66,6 +66,7 @@ _HANDSHAKE_TIMEOUT = 10.0
 _STOP_SECONDS = 5.0
 _CLOSE_RETRY_SECONDS = 5.0
 _TROUBLE_SPACING = 60.0
+_GIVEN_UP = "this connection is over: the machine has booted anew, or its worker was cut off from the database"
 _RECONNECTS_PER_SECOND = 200
 """What one worker takes of a storm (a mutual TLS handshake costs about 2.5 ms); the spread told to agents follows."""
 
@@ -227,7 +228,7 @@ class Gateway:
     def _on_superseded(self, session_id: str) -> None:
         for link in self._links.values():
             if link.session.id == session_id:
-                self._say_goodbye(link, Goodbye(reason="superseded by a new boot of this machine"))
+                self._say_goodbye(link, Goodbye(reason=_GIVEN_UP))
                 return
 
     def _send_away(self, link: AgentLink) -> None:

@@ -18,8 +18,9 @@ from websockets.asyncio.server import ServerConnection
 from websockets.http11 import Response
 
 from control_plane.authority import Authority
+from control_plane.join_tokens import redeem_join_token
 from control_plane.machine_joining import Ambiguous, bound_node, join_machine
-from control_plane.sessions import record_certificate, redeem_join_token
+from control_plane.sessions import record_certificate
 from control_plane.store import Store, Transaction
 from protocol.errors import RequestCode, RequestError
 from protocol.frames import Joined, JoinRefused, JoinRequest, encode

@@ -8,11 +8,11 @@ the new boot's journal knows nothing of it.
 from typing import NamedTuple
 
 from control_plane.events import publish
+from control_plane.join_tokens import join_agent, spendable_token
 from control_plane.machine_facts import known_elsewhere, known_of, note_marks
 from control_plane.machine_match import contradiction
 from control_plane.nodes import find_node
 from control_plane.records import AgentRow, JoinTokenRow, NodeRow, columns
-from control_plane.sessions import join_agent, spendable_token
 from control_plane.store import Transaction
 from protocol.errors import RequestCode, RequestError
 from protocol.machine_facts import MachineFacts, marks_of
@@ -61,9 +61,12 @@ def join_machine(
     return join_agent(tx, token, host_name, version, _agent_of(tx, node.id, token.role))
 
 
-def last_refusal(tx: Transaction, node_id: str) -> str | None:
-    """Why the machine's own agent was last refused; None once it has joined."""
-    row = tx.one("SELECT reason FROM node_refusals WHERE node_id = :node", {"node": node_id})
+def last_refusal(tx: Transaction, node_id: str, since_ms: int = 0) -> str | None:
+    """Why the machine's own agent was last refused, at that time or later; None once it has joined."""
+    row = tx.one(
+        "SELECT reason FROM node_refusals WHERE node_id = :node AND refused_at >= :since",
+        {"node": node_id, "since": since_ms},
+    )
     return None if row is None else str(row[0])
 
 

@@ -80,9 +80,13 @@ def target_of(tx: Transaction, node_id: str, driver: str = "auto") -> TargetRef 
 
 def target_by(driver: str, target: TargetRef) -> TargetRef:
     """The same BMC in the driver's own address form: a node has one address, and may have another driver for its
-    console. A certificate's pin says nothing of an SSH host key, which the agent pins by itself."""
+    console, or for everything but its console. The port is the address' own for its driver, and the usual one for any
+    other. A certificate's pin says nothing of an SSH host key, which the agent pins by itself."""
     address = Address.parse(target.address)
-    scheme = {"ipmi": Scheme.IPMI, "ssh": Scheme.SSH}.get(driver)
+    if driver == "redfish":
+        scheme = Scheme.HTTPS if address.scheme in (Scheme.IPMI, Scheme.SSH) else None
+    else:
+        scheme = {"ipmi": Scheme.IPMI, "ssh": Scheme.SSH}.get(driver)
     if scheme is None or address.scheme in (scheme, Scheme.SIMULATED):
         return target
     tls = target.tls if driver != "ssh" or target.tls == TlsMode.NONE else TlsMode.FIRST_USE.value

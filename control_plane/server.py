@@ -27,6 +27,7 @@ from control_plane.engine.reconciler import Reconciler
 from control_plane.engine.registry import default_registry
 from control_plane.engine.timing import Timing
 from control_plane.gateway import Gateway
+from control_plane.gateway_pulse import GatewayPulse
 from control_plane.housekeeping import Housekeeping
 from control_plane.metal.owner import MetalOwner
 from control_plane.metal.remediation import Remediation
@@ -112,6 +113,7 @@ class ControlPlane:
         except OSError as error:
             raise _cannot_listen("agents.listen", config.agents.listen, error) from error
         push(self.gateway.stop)
+        self._keep_running(GatewayPulse(self.store, config.worker_name).run(), "gateway pulse")
         self._keep_running(self._renew_certificate(), "server certificate")
         if config.engine.enabled:
             # Cancelled, it gives its shards back, so that other workers go on at once.

@@ -1,53 +1,45 @@
-"""Agents and their connections: joining, connecting, superseding, revoking."""
-
-import hashlib
-import hmac
+"""Agents and their connections: connecting, superseding, revoking."""
 
 from control_plane.commands import WORKFLOWS_CHANNEL
 from control_plane.events import publish
 from control_plane.node_specs import note_held
-from control_plane.records import AgentRow, JoinTokenRow, SessionRow, columns
+from control_plane.records import AgentRow, SessionRow, columns
 from control_plane.resume import Resume, plan_resume
-from control_plane.sites import serve_by
 from control_plane.store import Transaction, json_text, params_of
 from protocol.errors import RequestCode, RequestError
 from protocol.frames import Hello
 from protocol.ids import new_id
-from protocol.join_token import JoinToken
 
 __all__ = [
+    "LONGEST_NAME",
     "SUPERSEDED_CHANNEL",
     "AgentRevoked",
     "close_session",
+    "close_silent_sessions",
     "close_worker_sessions",
     "count_agents",
-    "create_join_token",
     "get_agent",
-    "join_agent",
     "list_agents",
     "list_connected_agents",
     "lock_session",
     "make_ready",
+    "note_gateway",
     "open_session",
     "record_certificate",
-    "redeem_join_token",
     "refuse_revoked",
     "revoke_agent",
     "revoke_agents_of",
     "revoked_of_worker",
-    "spendable_token",
     "supersede_agent",
 ]
 
 _AGENT = columns(AgentRow)
 _SESSION = columns(SessionRow)
-_TOKEN = columns(JoinTokenRow)
 
 
-_LONGEST_NAME = 255
+LONGEST_NAME = 255
 """Of what a host says of itself: it is shown in lists."""
-
-
+_FORGOTTEN_MS = 86_400_000
 _SUPERSEDED = "superseded by a new boot of the machine"
 SUPERSEDED_CHANNEL = "superseded"
 """Payload: the id of a session whose connection is to be closed."""
@@ -55,116 +47,6 @@ SUPERSEDED_CHANNEL = "superseded"
 
 class AgentRevoked(Exception):
     """The agent is unknown here, or was revoked: it must not connect."""
-
-
-def create_join_token(
-    tx: Transaction,
-    token: JoinToken,
-    *,
-    tenant_id: str,
-    site_id: str,
-    role: str,
-    created_by: str,
-    ttl_ms: int,
-    node_id: str | None = None,
-) -> JoinTokenRow:
-    """Stores the token's hash; the token itself is shown once by the caller and kept nowhere."""
-    now = tx.now()
-    row = JoinTokenRow(
-        token.id,
-        tenant_id,
-        site_id,
-        role,
-        _hash(token.secret.reveal()),
-        now,
-        created_by,
-        now + ttl_ms,
-        None,
-        None,
-        node_id,
-    )
-    tx.run(
-        f"INSERT INTO join_tokens ({_TOKEN}) VALUES ({', '.join(':' + c for c in JoinTokenRow.__struct_fields__)})",
-        params_of(row),
-    )
-    return row
-
-
-def redeem_join_token(tx: Transaction, token_id: str, secret: str, host_name: str, version: str) -> AgentRow:
-    """Spends a site's token and makes the agent that it was for, in one transaction.
-
-    Raises RequestError FORBIDDEN, with what to do; nothing is spent then. A site without an agent gets this one.
-    """
-    row = spendable_token(tx, token_id, secret)
-    if row.node_id is not None:
-        raise RequestError(RequestCode.FORBIDDEN, "this join token is for a machine's own agent")
-    agent = join_agent(tx, row, host_name, version)
-    site = tx.one("SELECT agent_id FROM sites WHERE id = :id FOR UPDATE", {"id": row.site_id})
-    if row.role == "site" and site is not None and site[0] is None:
-        serve_by(tx, row.site_id, agent.id)
-    return agent
-
-
-def spendable_token(tx: Transaction, token_id: str, secret: str) -> JoinTokenRow:
-    """The token, whose row is held until the transaction is over. Raises RequestError FORBIDDEN, with what to do."""
-    row = tx.one(f"SELECT {_TOKEN} FROM join_tokens WHERE id = :id FOR UPDATE", {"id": token_id}, into=JoinTokenRow)
-    if row is None or not hmac.compare_digest(row.secret_hash, _hash(secret)):
-        raise RequestError(
-            RequestCode.FORBIDDEN, "this join token is not known here: make a new one and use it whole"
-        )
-    if row.node_id is not None and (row.used_at is not None or row.expires_at <= tx.now()):
-        raise RequestError(
-            RequestCode.FORBIDDEN,
-            "this boot ticket is used up, or a later one of the machine was used, or its time is over: start the "
-            "machine from its boot medium again, which brings a new one",
-        )
-    if row.used_at is not None:
-        raise RequestError(
-            RequestCode.FORBIDDEN,
-            f"this join token was used before, by {row.used_by}: a token joins one agent; make a new one",
-        )
-    if row.expires_at <= tx.now():
-        raise RequestError(RequestCode.FORBIDDEN, "this join token has expired: make a new one and use it in time")
-    return row
-
-
-def join_agent(
-    tx: Transaction, token: JoinTokenRow, host_name: str, version: str, known: AgentRow | None = None
-) -> AgentRow:
-    """Spends the token. `known`: the agent that joins anew, in place of its earlier self; else one is made."""
-    now = tx.now()
-    host_name, version = host_name[:_LONGEST_NAME], version[:_LONGEST_NAME]
-    agent = known or AgentRow(
-        new_id("agent"),
-        token.tenant_id,
-        token.site_id,
-        token.node_id,
-        token.role,
-        host_name,
-        version,
-        {},
-        now,
-        None,
-        None,
-        None,
-    )
-    if known is None:
-        tx.run(
-            f"INSERT INTO agents ({_AGENT}) VALUES ({', '.join(':' + c for c in AgentRow.__struct_fields__)})",
-            params_of(agent),
-        )
-    else:
-        supersede_agent(tx, known)
-        tx.run("UPDATE agents SET site_id = :site WHERE id = :id", {"site": token.site_id, "id": agent.id})
-    tx.run(
-        "UPDATE join_tokens SET used_at = :now, used_by = :agent_id WHERE id = :id",
-        {"id": token.id, "now": now, "agent_id": agent.id},
-    )
-    told: dict[str, object] = {"siteId": token.site_id, "hostName": host_name, "role": token.role}
-    if token.node_id is not None:
-        told["nodeId"] = token.node_id
-    publish(tx, token.tenant_id, f"agent/{agent.id}", "agent.joined", told)
-    return agent
 
 
 def supersede_agent(tx: Transaction, agent: AgentRow) -> None:
@@ -220,8 +102,8 @@ def open_session(
         {
             "id": agent.id,
             "session": session.id,
-            "version": hello.version[:_LONGEST_NAME],
-            "host_name": hello.host_name[:_LONGEST_NAME],
+            "version": hello.version[:LONGEST_NAME],
+            "host_name": hello.host_name[:LONGEST_NAME],
             "drivers": json_text(hello.drivers),
         },
     )
@@ -289,9 +171,37 @@ def close_session(tx: Transaction, session_id: str, reason: str) -> None:
 
 def close_worker_sessions(tx: Transaction, worker: str) -> int:
     """At a worker's start: what it left open when it last ended is not connected any more."""
+    note_gateway(tx, worker)
     return tx.run(
         "UPDATE sessions SET disconnected_at = :now, disconnect_reason = 'the worker restarted' "
         "WHERE worker = :worker AND disconnected_at IS NULL",
+        {"worker": worker, "now": tx.now()},
+    )
+
+
+def close_silent_sessions(tx: Transaction, silent_ms: int) -> int:
+    """What workers left open that did not say for `silent_ms` that they live: most likely their host is gone.
+
+    One that lives all the same, cut off from the database for a while, closes these connections when it hears of it.
+    """
+    now = tx.now()
+    silent = tx.all(
+        "SELECT id FROM sessions WHERE disconnected_at IS NULL "
+        "AND NOT EXISTS (SELECT 1 FROM gateways WHERE gateways.worker = sessions.worker AND seen_at > :since)",
+        {"since": now - silent_ms},
+    )
+    for (session_id,) in silent:
+        close_session(tx, session_id, "its worker fell silent")
+        tx.notify(SUPERSEDED_CHANNEL, session_id)
+    tx.run("DELETE FROM gateways WHERE seen_at < :long_ago", {"long_ago": now - _FORGOTTEN_MS})
+    return len(silent)
+
+
+def note_gateway(tx: Transaction, worker: str) -> None:
+    """This worker lives, and so do the connections that it has."""
+    tx.run(
+        "INSERT INTO gateways (worker, seen_at) VALUES (:worker, :now) "
+        "ON CONFLICT (worker) DO UPDATE SET seen_at = excluded.seen_at",
         {"worker": worker, "now": tx.now()},
     )
 
@@ -411,7 +321,3 @@ def _close(tx: Transaction, session_id: str, reason: str, now: int) -> tuple[str
         {"id": session_id, "now": now, "reason": reason},
     )
     return None if row is None else (row[0], row[1])
-
-
-def _hash(secret: str) -> str:
-    return hashlib.sha256(secret.encode()).hexdigest()

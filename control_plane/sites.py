@@ -1,12 +1,14 @@
 """Sites: places with machines, each served by one site agent."""
 
+from collections.abc import Iterable, Mapping
+
 from control_plane.nodes import WATCH_CHANNEL
 from control_plane.records import SiteRow, columns
 from control_plane.store import Transaction, params_of
 from protocol.errors import RequestCode, RequestError
 from protocol.ids import new_id
 
-__all__ = ["create_site", "find_site", "get_site", "list_sites", "rename_site", "serve_by"]
+__all__ = ["create_site", "find_site", "get_site", "list_sites", "rename_site", "serve_by", "site_names"]
 
 _COLUMNS = columns(SiteRow)
 
@@ -45,6 +47,13 @@ def find_site(tx: Transaction, tenant_id: str, name_or_id: str) -> SiteRow:
     if site is None:
         raise RequestError(RequestCode.NOT_FOUND, f"there is no site {name_or_id!r}")
     return site
+
+
+def site_names(tx: Transaction, site_ids: Iterable[str]) -> Mapping[str, str]:
+    """Their names, by id."""
+    return {
+        row[0]: row[1] for row in tx.all("SELECT id, name FROM sites WHERE id IN EACH(:ids)", {"ids": list(site_ids)})
+    }
 
 
 def list_sites(tx: Transaction, tenant_id: str, after: str, limit: int) -> list[SiteRow]:

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from control_plane.boot_settings import boot_settings
 from control_plane.events import publish
+from control_plane.join_tokens import create_join_token
 from control_plane.machine_facts import find_machine
 from control_plane.machine_joining import last_refusal
 from control_plane.metal.image_steps import daemon_ticket_wanted
 from control_plane.records import AgentRow, NodeRow, SessionRow, columns
-from control_plane.sessions import create_join_token
 from control_plane.store import Transaction
 from protocol.boot_ticket import BootTicket, to_json
 from protocol.frames import Ticket, TicketRequest

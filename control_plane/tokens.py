@@ -27,6 +27,7 @@ __all__ = [
     "create_token",
     "list_tokens",
     "revoke_token",
+    "token_name",
 ]
 
 _COLUMNS = columns(ApiTokenRow)
@@ -120,6 +121,12 @@ def authenticate(tx: Transaction, token: ApiToken) -> Principal:
     if row.expires_at is not None and row.expires_at <= tx.now():
         raise RequestError(RequestCode.UNAUTHENTICATED, "this token has expired: ask for a new one")
     return Principal(row.id, row.tenant_id, row.permissions, row.expires_at)
+
+
+def token_name(tx: Transaction, principal: Principal) -> str:
+    """What people call whoever asks: the name of the token; the id where it has none."""
+    row = tx.one("SELECT name FROM tokens WHERE id = :id", {"id": principal.id})
+    return principal.id if row is None else str(row[0])
 
 
 def list_tokens(tx: Transaction, tenant_id: str, after: str, limit: int) -> list[ApiTokenRow]:

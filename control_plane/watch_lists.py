@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from control_plane.nodes import WATCH_CHANNEL
+from control_plane.nodes import WATCH_CHANNEL, target_by
 from control_plane.records import SessionRow
 from control_plane.store import Store, StoreError, Transaction
 from protocol.commands import TargetRef
@@ -57,7 +57,7 @@ def lists_of(tx: Transaction, agent_ids: list[str]) -> dict[str, list[WatchedNod
     for agent_id, node_id, bmc_driver, drivers, address, credential_ref, tls in rows:
         driver = msgspec.json.decode(drivers, type=dict[str, str]).get("power") or bmc_driver
         if driver not in _NOT_FROM_OUTSIDE:
-            target = TargetRef(address, credential_ref, tls)
+            target = target_by(driver, TargetRef(address, credential_ref, tls))
             lists[agent_id].append(WatchedNode(node_id=node_id, driver=driver, target=target))
     return lists
 

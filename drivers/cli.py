@@ -2,12 +2,10 @@
 
 import asyncio
 import json
-import os
+import shutil
 import signal
-import stat
 import sys
-from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass
+from collections.abc import Coroutine, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -16,43 +14,34 @@ import click
 import msgspec
 from click.shell_completion import CompletionItem
 
+from drivers.access import (
+    Access,
+    access_options,
+    password_from,
+    seconds_of,
+    target_of,
+)
 from drivers.invoke import Drivers, Reply
 from drivers.qualification_report import faults_of, report_text, save_report
 from drivers.rotation import GivenPassword, Rotation
 from drivers.target import Target
-from protocol.addresses import TlsPolicy
-from protocol.durations import parse_duration
 from protocol.errors import Issue, OperationError
-from protocol.operations import CONCERNS, DRIVERS, OPERATIONS, Operation, find
-from protocol.presentation import Fields, Table, argument_help, plain, printable, sections
-from protocol.secret import Secret
+from protocol.layout import laid_out
+from protocol.operation_help import argument_help, explained, explanation
+from protocol.operations import CONCERNS, OPERATIONS, Operation, find
+from protocol.presentation import Part, Table, printable, sections
+from protocol.remarks import remarks
 from protocol.validation import arguments_from_text, check
 
-__all__ = ["CREDENTIAL_FILE_VARIABLE", "Access", "Assignment", "OperationName", "access_options", "bmc", "prepared"]
+__all__ = ["Assignment", "OperationName", "bmc", "prepared"]
 
-CREDENTIAL_FILE_VARIABLE = "RACKWRIGHT_BMC_PASSWORD_FILE"
-_MAX_PASSWORD_LENGTH = 4096
+_LONGEST_LINE = 100
 
 if TYPE_CHECKING:
     _TextType = click.ParamType[str]
 else:
     # Older releases of click have no parameter here.
     _TextType = click.ParamType
-
-
-@dataclass(frozen=True, kw_only=True)
-class Access:
-    """How the BMC is reached, as the command line says it."""
-
-    address: str | None
-    driver: str
-    user: str | None
-    password_file: str | None
-    password_stdin: bool
-    verify: str | None
-    insecure: bool
-    allow_http: bool
-    timeout: str | None
 
 
 class OperationName(_TextType):
@@ -64,6 +53,22 @@ class OperationName(_TextType):
         return [
             CompletionItem(key, help=row.summary) for key, row in OPERATIONS.items() if key.startswith(incomplete)
         ]
+
+
+class _ConcernOrOperation(OperationName):
+    name = "name"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value not in CONCERNS and value not in OPERATIONS:
+            try:
+                find(value)
+            except OperationError as error:
+                self.fail(error.message, param, ctx)
+        return value
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        concerns = [CompletionItem(concern) for concern in CONCERNS if concern.startswith(incomplete)]
+        return concerns + super().shell_complete(ctx, param, incomplete)
 
 
 class Assignment(_TextType):
@@ -85,40 +90,8 @@ class Assignment(_TextType):
         return [item for item in offered if item.value.startswith(incomplete)]
 
 
-def access_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that say how a BMC is reached; they make an `Access`."""
-    for option in reversed(
-        (
-            click.option(
-                "--address", metavar="URL", help="https://host, ipmi://host, simulated://name or a bare host."
-            ),
-            click.option(
-                "--driver",
-                type=click.Choice(["auto", *DRIVERS]),
-                default="auto",
-                show_default=True,
-                help="Which protocol; auto goes by the address.",
-            ),
-            click.option("--user", metavar="U", help="The BMC's user name."),
-            click.option(
-                "--password-file",
-                metavar="F",
-                help=f"Read the password from this file (or from the one that {CREDENTIAL_FILE_VARIABLE} names).",
-            ),
-            click.option("--password-stdin", is_flag=True, help="Read the password from standard input."),
-            click.option(
-                "--verify", metavar="FORM", help="Trust: verify (default), ca:/path.pem, sha256:<hex> or none."
-            ),
-            click.option("--insecure", is_flag=True, help="Take any certificate: the same as --verify none."),
-            click.option("--allow-http", is_flag=True, help="Consent to send the password in clear over http://."),
-            click.option("--timeout", metavar="D", help="Such as 90s or 10m; by default what the operation needs."),
-        )
-    ):
-        command = option(command)
-    return command
-
-
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print the exact result as JSON.")
+_wide_option = click.option("--wide", is_flag=True, help="Show every column, whatever the terminal's width.")
 
 
 @click.group(no_args_is_help=True)
@@ -130,27 +103,29 @@ def bmc() -> None:
 @click.argument("operation", type=OperationName())
 @click.argument("assignments", metavar="[KEY=VALUE]...", nargs=-1, type=Assignment())
 @access_options
+@_wide_option
 @_json_option
-def invoke_command(operation: str, assignments: tuple[str, ...], as_json: bool, **access: Any) -> None:
+def invoke_command(operation: str, assignments: tuple[str, ...], as_json: bool, wide: bool, **access: Any) -> None:
     """Do one OPERATION, such as: power.setPower action=on
 
     Values are read by their type; lists and objects are written as JSON, or with a dotted key (image.url=...).
-    `rackwright bmc operations` lists what there is.
+    `rackwright bmc operations` lists what there is; with an operation's name it explains that one.
     """
-    _run(operation, assignments, Access(**access), as_json)
+    _run(operation, assignments, Access(**access), as_json, wide=wide)
 
 
 @bmc.command("qualify", no_args_is_help=True)
 @click.option("--save", metavar="F", help="Save the report in this file too, as JSON.")
 @access_options
+@_wide_option
 @_json_option
-def qualify_command(as_json: bool, save: str | None, **access: Any) -> None:
+def qualify_command(as_json: bool, save: str | None, wide: bool, **access: Any) -> None:
     """Report what this BMC can do, by reading only.
 
     Each operation is supported, unsupported or unknown, with what was read that says so. Of a Redfish service the
     report also tells whether it meets the mandatory part of OpenStack Ironic's interoperability profile.
     """
-    _run("management.qualify", (), Access(**access), as_json, None if save is None else Path(save))
+    _run("management.qualify", (), Access(**access), as_json, None if save is None else Path(save), wide=wide)
 
 
 @bmc.command("rotate-password")
@@ -164,7 +139,7 @@ def rotate_command(as_json: bool, new_password_file: str, account: str | None, *
     Keep both until this command has said so: where it cannot tell, either of them may hold.
     """
     issues: list[Issue] = []
-    new = _password_from(new_password_file, issues, "--new-password-file")
+    new = password_from(new_password_file, issues, "--new-password-file")
     given = Access(**access)
     if given.user is None:
         issues.append(Issue("--user", "is required"))
@@ -174,16 +149,23 @@ def rotate_command(as_json: bool, new_password_file: str, account: str | None, *
 
 
 @bmc.command("operations")
-@click.argument("concern", metavar="[CONCERN]", required=False, type=click.Choice(CONCERNS))
+@click.argument("name", metavar="[NAME]", required=False, type=_ConcernOrOperation())
+@_wide_option
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
-def operations_command(concern: str | None, as_json: bool) -> None:
-    """List the operations, all of them or those of one CONCERN."""
-    rows = [row for row in OPERATIONS.values() if concern in (None, row.concern)]
+def operations_command(name: str | None, as_json: bool, wide: bool) -> None:
+    """List the operations, all of them or those of the concern NAME, such as: raid
+
+    Where NAME is an operation, such as raid.applyRaid, its arguments are explained, with an example.
+    """
+    rows = [row for row in OPERATIONS.values() if name in (None, row.concern, row.id)]
     if as_json:
         click.echo(json.dumps([_described(row) for row in rows], indent=2))
-        return
-    cells = [[row.id, _usage(row), _repeat(row), row.summary] for row in rows]
-    _show([Table("", ["operation", "arguments", "repeat", "does"], cells)])
+    elif name in OPERATIONS:
+        width = min(shutil.get_terminal_size().columns, _LONGEST_LINE)
+        click.echo(explanation(rows[0], "rackwright bmc invoke", width))
+    else:
+        cells = [[row.id, _usage(row), _repeat(row), row.summary] for row in rows]
+        _show([Table("", ["operation", "arguments", "repeat", "does"], cells)], wide=wide)
 
 
 def _run(
@@ -193,6 +175,7 @@ def _run(
     as_json: bool,
     save: Path | None = None,
     *,
+    wide: bool = False,
     faults: Iterable[Issue] = (),
     rotation: Rotation | None = None,
 ) -> None:
@@ -207,7 +190,9 @@ def _run(
     if as_json:
         click.echo(json.dumps(reply.result, indent=2, ensure_ascii=False))
     else:
-        _show(sections(reply.result))
+        _show(sections(reply.result), wide=wide)
+        for remark in remarks(row.id, arguments, reply.result):
+            click.echo(remark)
         for name, value in reply.observed.items():
             click.echo(f"{name}: {printable(value)}", err=True)
     if save is not None:
@@ -262,137 +247,25 @@ def prepared(
 ) -> tuple[Operation, dict[str, object], Target, float | None]:
     """What the command line asks for. Raises a usage error that lists every fault of it, `faults` among them."""
     issues: list[Issue] = list(faults)
-    row, arguments = None, dict[str, object]()
+    row, arguments, told = None, dict[str, object](), list[Issue]()
     try:
         row = find(operation)
     except OperationError as error:
         issues.append(Issue("OPERATION", error.message))
     else:
         arguments, found = arguments_from_text(row.arguments, assignments)
-        issues += found + check(row.arguments, arguments)[1]
-    timeout = _seconds(access.timeout, issues)
-    verify = _trust(access, issues)
-    password = _password(access, issues)
-    target = None
-    try:
-        if access.address is None:
-            issues.append(Issue("--address", "is required", "such as --address https://192.0.2.10"))
-        else:
-            target = Target(
-                address=access.address,
-                driver=access.driver,
-                username=access.user,
-                password=password,
-                verify=verify,
-                allow_http=access.allow_http,
-            )
-    except OperationError as error:
-        issues.append(Issue("--address", error.message))
+        told = found + check(row.arguments, arguments)[1]
+        issues += told
+    timeout = seconds_of(access.timeout, issues)
+    target = target_of(access, issues)
     if issues or row is None or target is None:
-        raise click.UsageError("\n  - ".join(["the command line has faults:", *map(str, issues)]))
+        listed = "\n  - ".join(["the command line has faults:", *map(str, issues)])
+        raise click.UsageError(listed + _more_on(row, told))
     return row, arguments, target, timeout
 
 
-def _seconds(text: str | None, issues: list[Issue]) -> float | None:
-    if text is None:
-        return None
-    try:
-        seconds = parse_duration(text) / 1000
-    except ValueError as error:
-        issues.append(Issue("--timeout", str(error)))
-        return None
-    if seconds <= 0:
-        issues.append(Issue("--timeout", "must be more than nothing", "such as 90s"))
-        return None
-    return seconds
-
-
-def _trust(access: Access, issues: list[Issue]) -> bool | str:
-    if access.insecure and access.verify is not None:
-        issues.append(Issue("--insecure", "is given beside --verify: leave one of the two out"))
-    if access.verify == "first-use":
-        issues.append(
-            Issue("--verify", "first-use needs an agent that remembers the certificate", "pin it with sha256:<hex>")
-        )
-        return True
-    if access.insecure or access.verify is None:
-        return not access.insecure
-    try:
-        TlsPolicy.parse(access.verify)
-    except ValueError as error:
-        issues.append(Issue("--verify", str(error)))
-        return True
-    return access.verify
-
-
-def _password(access: Access, issues: list[Issue]) -> Secret | None:
-    """From a file, from standard input, or typed in; never from the command line, which others can read."""
-    file = access.password_file
-    if file is None and access.user is not None and not access.password_stdin:
-        file = os.environ.get(CREDENTIAL_FILE_VARIABLE)
-    given = [
-        name
-        for name, value in (("--password-file", access.password_file), ("--password-stdin", access.password_stdin))
-        if value
-    ]
-    if len(given) > 1:
-        issues.append(Issue("--password-stdin", "is given beside --password-file: leave one of the two out"))
-        return None
-    if given and access.user is None:
-        issues.append(Issue("--user", f"is required with {given[0]}"))
-        return None
-    if file is not None:
-        return _password_from(file, issues)
-    if access.password_stdin:
-        try:
-            text = sys.stdin.read(_MAX_PASSWORD_LENGTH + 1)
-        except UnicodeDecodeError:
-            issues.append(Issue("--password-stdin", "is not UTF-8 text"))
-            return None
-        return _line(text, "--password-stdin", issues)
-    if access.user is None:
-        return None
-    if not sys.stdin.isatty():
-        issues.append(
-            Issue(
-                "--user", "needs a password", f"give --password-file, --password-stdin or {CREDENTIAL_FILE_VARIABLE}"
-            )
-        )
-        return None
-    if issues:
-        # Nobody should type a password for a command line that is refused anyway.
-        return None
-    return Secret(click.prompt(f"Password of {access.user}", hide_input=True, err=True))
-
-
-def _password_from(file: str, issues: list[Issue], option: str = "--password-file") -> Secret | None:
-    try:
-        with Path(file).open(encoding="utf-8") as opened:
-            mode = os.fstat(opened.fileno()).st_mode
-            text = opened.read(_MAX_PASSWORD_LENGTH + 1)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
-        issues.append(Issue(option, f"{file}: {reason}"))
-        return None
-    if stat.S_ISREG(mode) and mode & 0o077:
-        click.echo(f"warning: {file} is readable by others: chmod 600 {file}", err=True)
-    return _line(text, option, issues)
-
-
-def _line(text: str, option: str, issues: list[Issue]) -> Secret | None:
-    """One line's text; the line's end is not a part of the password."""
-    password = text.removesuffix("\n").removesuffix("\r")
-    if not password or "\n" in password:
-        issues.append(Issue(option, "must give the password alone, on one line"))
-        return None
-    if any("\ud800" <= mark <= "\udfff" for mark in password):
-        # So Python keeps the bytes of standard input that are no UTF-8.
-        issues.append(Issue(option, "is not UTF-8 text"))
-        return None
-    if len(text) > _MAX_PASSWORD_LENGTH:
-        issues.append(Issue(option, f"gives more than {_MAX_PASSWORD_LENGTH} characters: is it the right file?"))
-        return None
-    return Secret(password)
+def _more_on(row: Operation | None, faults: list[Issue]) -> str:
+    return f"\n`rackwright bmc operations {row.id}` explains its arguments" if row is not None and faults else ""
 
 
 class _Progress:
@@ -404,7 +277,8 @@ class _Progress:
     def show(self, message: str, percent: float | None) -> None:
         if self._stream is not None:
             share = "" if percent is None else f" {percent:.0f} %"
-            self._stream.write(f"\r\x1b[2K{printable(message)}{share}")
+            shown, room = f"{printable(message)}{share}", max(10, shutil.get_terminal_size().columns - 1)
+            self._stream.write(f"\r\x1b[2K{shown if len(shown) <= room else shown[: room - 1] + '…'}")
             self._stream.flush()
 
     def clear(self) -> None:
@@ -413,26 +287,14 @@ class _Progress:
             self._stream.flush()
 
 
-def _show(parts: list[Fields | Table]) -> None:
-    if not sys.stdout.isatty():
-        click.echo(plain(parts))
-        return
-    from rich.console import Console
-    from rich.table import Table as RichTable
+def _show(parts: list[Part], *, wide: bool = False) -> None:
+    on_terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if on_terminal and not wide else None
+    click.echo(laid_out(parts, width, _bold if on_terminal else str))
 
-    console = Console(highlight=False, markup=False, emoji=False)
-    for number, part in enumerate(parts):
-        if number:
-            console.print()
-        if part.title:
-            console.print(part.title, style="bold")
-        columns = part.columns if isinstance(part, Table) else ["", ""]
-        shown = RichTable(box=None, show_header=isinstance(part, Table), pad_edge=False, header_style="dim")
-        for column in columns:
-            shown.add_column(column, overflow="fold")
-        for cells in part.rows:
-            shown.add_row(*cells)
-        console.print(shown)
+
+def _bold(text: str) -> str:
+    return click.style(text, bold=True)
 
 
 def _usage(row: Operation) -> str:
@@ -447,6 +309,7 @@ def _repeat(row: Operation) -> str:
 
 
 def _described(row: Operation) -> dict[str, object]:
+    meanings = {argument.name: argument.meaning for argument in explained(row.arguments)}
     return {
         "operation": row.id,
         "concern": row.concern.value,
@@ -461,6 +324,7 @@ def _described(row: Operation) -> dict[str, object]:
                 "choices": argument.choices,
                 "required": argument.required,
                 "default": argument.default,
+                "meaning": meanings[argument.name],
             }
             for argument in argument_help(row.arguments)
         ],

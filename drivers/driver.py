@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, Protocol
 
 from drivers.breaker import Breaker
 from drivers.console import OpenConsoles
+from drivers.image_access import ImageAccess
 from drivers.rotation import Rotation
 from drivers.target import Target
 from protocol.errors import ErrorCode, OperationError
@@ -114,6 +115,8 @@ class Environment:
     """The consoles that were opened, by stream id."""
     files: FileOffers | None = None
     """None outside an agent: then any file that the user can read may be used, and none can be offered to a BMC."""
+    images: ImageAccess = field(default_factory=lambda: ImageAccess(everywhere=True))
+    """From where this host fetches images by itself; outside an agent from wherever its user says."""
 
 
 class Driver(Protocol):
@@ -136,9 +139,14 @@ def method_name(operation: Operation) -> str:
 
 
 def operations_of(driver: Driver) -> list[str]:
-    """The operations that the driver has, in the table's order."""
+    """The operations that the driver has, in the table's order. One that tells them itself (`operations`) does not
+    load its concerns for it."""
+    told = getattr(driver, "operations", None)
+    if told is not None:
+        return [operation for operation in OPERATIONS if operation in told]
+    concerns = driver.concerns
     return [
         operation.id
         for operation in OPERATIONS.values()
-        if hasattr(driver.concerns.get(operation.concern), method_name(operation))
+        if hasattr(concerns.get(operation.concern), method_name(operation))
     ]

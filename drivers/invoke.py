@@ -14,10 +14,12 @@ from typing import Any, cast
 import msgspec
 
 from drivers.breaker import Breaker
-from drivers.concealment import conceal, hidden, secrets_in
+from drivers.concealment import conceal, secrets_in
 from drivers.connections import Connections
 from drivers.detect import detect
 from drivers.driver import Call, Driver, Environment, FileOffers, ProgressListener, method_name, no_listener
+from drivers.image_access import ImageAccess
+from drivers.masking import masked
 from drivers.registry import load
 from drivers.rotation import ProvesLogin, Rotation, takes_login
 from drivers.target import Target
@@ -104,7 +106,7 @@ class Turn:
                 f"{operation.id} on {self._target.address} did not end within {seconds:g} s"
                 + ("; it may have happened: read the machine's state before repeating it" if once else ""),
             ) from None
-        observed = {key: hidden(seen, *secrets) for key, seen in call.observed.items()}
+        observed = {key: masked(seen, *secrets) for key, seen in call.observed.items()}
         return Reply(msgspec.to_builtins(result), observed)
 
     async def _call(self, arguments: Arguments, call: Call, secrets: list[str]) -> object:
@@ -146,8 +148,14 @@ class Drivers:
         pins: dict[str, str] | None = None,
         *,
         files: FileOffers | None = None,
+        images: ImageAccess | None = None,
     ) -> None:
-        self.environment = Environment(breaker or Breaker(), {} if pins is None else pins, files=files)
+        self.environment = Environment(
+            breaker or Breaker(),
+            {} if pins is None else pins,
+            files=files,
+            images=images or ImageAccess(everywhere=True),
+        )
         self.connections = Connections(self.environment)
         self._lanes: dict[str, _Lane] = {}
         self._detected: dict[str, tuple[str, float]] = {}
@@ -270,7 +278,7 @@ def _without_secrets(progress: ProgressListener | None, secrets: list[str]) -> P
     """The listener, told of everything but the secrets: some of the words are the machine's own."""
     if progress is None:
         return no_listener
-    return lambda message, percent: progress(hidden(message, *secrets), percent)
+    return lambda message, percent: progress(masked(message, *secrets), percent)
 
 
 def _checked(operation: Operation, arguments: Mapping[str, object]) -> Arguments:

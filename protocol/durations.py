@@ -2,7 +2,7 @@
 
 import re
 
-__all__ = ["format_duration", "parse_duration"]
+__all__ = ["format_duration", "parse_duration", "span_words"]
 
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PATTERN = re.compile(r"([0-9]{1,12})(ms|s|m|h|d)")
@@ -29,3 +29,14 @@ def format_duration(milliseconds: int) -> str:
         if milliseconds and milliseconds % size == 0:
             return f"{milliseconds // size}{unit}"
     return f"{milliseconds}ms"
+
+
+def span_words(milliseconds: int) -> str:
+    """For people, to two units: `3 d 4 h`, `12 min`, `40 s`; a negative one is `0 s`."""
+    seconds = max(0, milliseconds) // 1000
+    days, hours, minutes = seconds // 86_400, seconds // 3_600 % 24, seconds // 60 % 60
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min" if minutes else f"{seconds} s"

@@ -24,6 +24,7 @@ __all__ = [
     "RackwrightError",
     "RequestCode",
     "RequestError",
+    "unquoted",
 ]
 
 
@@ -92,11 +93,26 @@ _ADVICE = {
 }
 
 
-class BmcMessage(msgspec.Struct, frozen=True, rename="camel"):
+class BmcMessage(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """What the BMC itself said: a Redfish message id, or an IPMI completion code, and its text."""
 
     id: str
     text: str
+    resolution: str = ""
+    """What the BMC advises (Redfish `Resolution`); empty where it advises nothing."""
+
+    def __str__(self) -> str:
+        return f"{self.id}: {self.text}" if self.id else self.text
+
+
+def unquoted(message: str, said: Iterable[BmcMessage]) -> list[BmcMessage]:
+    """What the BMC said and `message` does not quote, each text once: nobody wants to read it twice."""
+    left: dict[str, BmcMessage] = {}
+    for each in said:
+        words = (each.text or each.id).strip().rstrip(".")
+        if words not in message:
+            left.setdefault(words, each)
+    return list(left.values())
 
 
 class Failure(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -131,7 +147,7 @@ class OperationError(RackwrightError):
         self.details = details or {}
 
     def __str__(self) -> str:
-        own_words = "; ".join(f"{m.id}: {m.text}" if m.id else m.text for m in self.bmc)
+        own_words = "; ".join(map(str, unquoted(self.message, self.bmc)))
         return f"{self.code}: {self.message}" + (f" (the BMC said: {own_words})" if own_words else "")
 
     def as_failure(self) -> Failure:

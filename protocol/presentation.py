@@ -3,29 +3,16 @@
 What a BMC says is shown, never obeyed: control characters in its words are made visible.
 """
 
-import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
-from typing import Any
 
-import msgspec
-from msgspec import NODEFAULT, structs
+from protocol.errors import Advice, ErrorCode, OperationError, RackwrightError, RequestCode, RequestError, unquoted
 
-from protocol.errors import Advice, ErrorCode, OperationError, RackwrightError, RequestCode, RequestError
+__all__ = ["Fields", "Part", "Quote", "Table", "error_text", "exit_code", "next_step", "printable", "sections"]
 
-__all__ = [
-    "ArgumentHelp",
-    "Fields",
-    "Table",
-    "argument_help",
-    "error_text",
-    "exit_code",
-    "plain",
-    "printable",
-    "sections",
-]
+_DOCUMENT = 1_000
+"""Characters from which on a text is no field's value any more."""
 
 _NEXT = {
     Advice.RETRY: "nothing was changed; the same command may succeed later",
@@ -62,15 +49,14 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class ArgumentHelp:
-    """One argument of an operation, in words."""
+class Quote:
+    """A text that is shown as it is, line by line: a certificate, an exported document."""
 
-    name: str
-    kind: str
-    """`text`, `number`, `true|false`, the choices with `|` between, or `JSON`."""
-    choices: list[str]
-    required: bool
-    default: object
+    title: str
+    text: str
+
+
+Part = Fields | Table | Quote
 
 
 def exit_code(error: RackwrightError) -> int:
@@ -93,29 +79,32 @@ def error_text(error: RackwrightError) -> str:
     if not isinstance(error, OperationError):
         return f"error: {printable(str(error))}"
     lines = [f"error: {error.code}: {printable(error.message)}"]
-    lines += [
-        f"  the BMC said: {printable(f'{said.id}: {said.text}' if said.id else said.text)}" for said in error.bmc
-    ]
-    lines.append(f"  next: {_NEXT_OF_CODE.get(error.code, _NEXT[error.code.advice])}")
+    lines += [f"  the BMC said: {printable(str(said))}" for said in unquoted(error.message, error.bmc)]
+    advice = dict.fromkeys(said.resolution for said in error.bmc if said.resolution)
+    lines += [f"  the BMC advises: {printable(words)}" for words in advice if words not in error.message]
+    lines.append(f"  next: {next_step(error.code)}")
     return "\n".join(lines)
 
 
-def sections(value: Mapping[str, object], title: str = "") -> list[Fields | Table]:
-    """An operation's result in an order to read: plain values first, then the nested ones; lists become tables."""
-    rows = [(name, _cell(item)) for name, item in value.items() if not _nested(item)]
-    found: list[Fields | Table] = [Fields(title, rows)] if rows else []
+def next_step(code: ErrorCode) -> str:
+    """What whoever met with this error can do."""
+    return _NEXT_OF_CODE.get(code, _NEXT[code.advice])
+
+
+def sections(value: Mapping[str, object], title: str = "") -> list[Part]:
+    """An operation's result in an order to read: plain values first, then the nested ones; lists become tables, and
+    texts of several lines stay as they are."""
+    rows = [(name, _cell(item)) for name, item in value.items() if not _nested(item) and not _is_document(item)]
+    found: list[Part] = [Fields(title, rows)] if rows else []
     for name, item in value.items():
         heading = f"{title}.{name}" if title else name
-        if isinstance(item, Mapping) and item:
+        if isinstance(item, str) and _is_document(item):
+            found.append(Quote(heading, item))
+        elif isinstance(item, Mapping) and item:
             found += sections(item, heading)
         elif _nested(item):
             found.append(_table(heading, typing.cast("list[Mapping[str, object]]", item)))
     return found
-
-
-def plain(parts: Iterable[Fields | Table]) -> str:
-    """The sections as aligned text, without a line's end at the end."""
-    return "\n\n".join("\n".join(_lines(part)) for part in parts)
 
 
 def printable(text: str) -> str:
@@ -128,21 +117,14 @@ def printable(text: str) -> str:
     )
 
 
-def argument_help(kind: type[msgspec.Struct]) -> list[ArgumentHelp]:
-    """Every argument of an operation, in the order of its definition."""
-    found = []
-    for field in structs.fields(kind):
-        words, choices = _words(field.type)
-        required = field.default is NODEFAULT and field.default_factory is NODEFAULT
-        default = None if field.default is NODEFAULT else msgspec.to_builtins(field.default)
-        found.append(ArgumentHelp(field.encode_name, words, choices, required, default))
-    return found
-
-
 def _nested(value: object) -> bool:
     if isinstance(value, Mapping):
         return bool(value)
     return isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) for item in value)
+
+
+def _is_document(value: object) -> bool:
+    return isinstance(value, str) and ("\n" in value.strip() or len(value) > _DOCUMENT)
 
 
 def _cell(value: object) -> str:
@@ -164,34 +146,3 @@ def _table(title: str, items: Sequence[Mapping[str, object]]) -> Table:
     names = list(dict.fromkeys(name for item in items for name in item))
     columns = [name for name in names if any(item.get(name) not in (None, [], {}) for item in items)]
     return Table(title, columns, [[_cell(item.get(name)) for name in columns] for item in items])
-
-
-def _lines(part: Fields | Table) -> list[str]:
-    title = [part.title] if part.title else []
-    indent = "  " if part.title else ""
-    if isinstance(part, Fields):
-        width = max(len(name) for name, _ in part.rows)
-        return title + [f"{indent}{name:<{width}}  {value}" for name, value in part.rows]
-    lines = [part.columns, *part.rows]
-    widths = [max(len(line[index]) for line in lines) for index in range(len(part.columns))]
-    return title + [
-        indent + "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    ]
-
-
-def _words(kind: Any) -> tuple[str, list[str]]:
-    """How an argument's type reads, and the words that it takes where these are few."""
-    origin = typing.get_origin(kind)
-    if origin is typing.Annotated:
-        return _words(typing.get_args(kind)[0])
-    if origin in (typing.Union, types.UnionType):
-        members = [_words(member) for member in typing.get_args(kind) if member is not type(None)]
-        choices = [choice for _, listed in members for choice in listed]
-        return "|".join(dict.fromkeys(words for words, _ in members)), choices
-    if origin is typing.Literal or (isinstance(kind, type) and issubclass(kind, Enum)):
-        choices = [str(value) for value in typing.get_args(kind)] or [str(member.value) for member in kind]
-        return "|".join(choices), choices
-    if kind is bool:
-        return "true|false", ["true", "false"]
-    return {str: "text", int: "number", float: "number"}.get(kind, "JSON"), []

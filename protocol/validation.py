@@ -17,6 +17,7 @@ import msgspec
 from msgspec import NODEFAULT, UNSET, structs
 
 from protocol.errors import Issue
+from protocol.fault_words import fault_words, kind_words
 
 __all__ = ["arguments_from_text", "check", "faults"]
 
@@ -89,7 +90,7 @@ def arguments_from_text(kind: type[msgspec.Struct], pairs: Iterable[str]) -> tup
 
 def _struct_faults(kind: type[msgspec.Struct], value: object, path: str) -> list[Issue]:
     if not isinstance(value, Mapping):
-        return [Issue(path, f"must be an object, not {_json_name(value)}")]
+        return [Issue(path, f"an object is wanted, this is {kind_words(_json_kind(value))}")]
     fields = _fields(kind)
     issues = []
     tag = kind.__struct_config__.tag_field
@@ -153,23 +154,17 @@ def _constrained(kind: Any) -> bool:
 def _issue(error: msgspec.ValidationError, path: str) -> Issue:
     text, separator, inner = str(error).partition(" - at `$")
     where = path + inner.rstrip("`") if separator else path
-    return Issue(where.lstrip("."), text[:1].lower() + text[1:])
+    return Issue(where.lstrip("."), fault_words(text))
 
 
 def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _json_name(value: object) -> str:
-    names = {
-        dict: "an object",
-        list: "a list",
-        str: "text",
-        bool: "true or false",
-        int: "a number",
-        float: "a number",
-    }
-    return "null" if value is None else names.get(type(value), type(value).__name__)
+def _json_kind(value: object) -> str:
+    """As msgspec names it."""
+    kinds = {dict: "object", list: "array", type(None): "null"}
+    return kinds.get(type(value), type(value).__name__)
 
 
 def _field_kind(kind: Any, names: list[str]) -> Any:

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from drivers import Drivers, Target
-from drivers.cli import Access, access_options, bmc, prepared
+from drivers.access import Access, access_options
+from drivers.cli import bmc, prepared
 from drivers.console import ConsoleStream
 from protocol.errors import ErrorCode, Issue, OperationError
 from protocol.secret import Secret

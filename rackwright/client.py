@@ -14,6 +14,8 @@ import select
 import ssl
 import time
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any, NamedTuple, cast
 from urllib.parse import urlencode, urlsplit
@@ -25,7 +27,7 @@ from protocol.errors import Issue, RequestCode, RequestError
 from protocol.ids import new_id
 from protocol.secret import Secret
 
-__all__ = ["Client", "WebsocketPlace", "refusal"]
+__all__ = ["Client", "NoAnswer", "WebsocketPlace", "refusal"]
 
 _ANSWER_SECONDS = 30.0
 _STREAM_SECONDS = 60.0
@@ -41,6 +43,10 @@ class _Error(msgspec.Struct, frozen=True):
 
 class _ErrorBody(msgspec.Struct, frozen=True):
     error: _Error
+
+
+class NoAnswer(RequestError):
+    """The request may have arrived; nothing says whether."""
 
 
 class WebsocketPlace(NamedTuple):
@@ -82,6 +88,7 @@ class Client:
         self._pin = None if pin is None else pin.removeprefix("sha256:").replace(":", "").lower()
         self._context = _context(ca_file, self._pin) if self._tls else None
         self._connection: http.client.HTTPConnection | None = None
+        self._told_now = datetime.now(UTC), time.monotonic()
 
     def __enter__(self) -> "Client":
         return self
@@ -99,6 +106,11 @@ class Client:
         if any(name == known for known, _ in _BY_NAMES):
             return _Group(self, name)
         raise AttributeError(f"the API has no group {group!r}")
+
+    def now(self) -> datetime:
+        """The time at the control plane, by its last answer: this host's clock need not agree with it."""
+        then, at = self._told_now
+        return then + timedelta(seconds=time.monotonic() - at)
 
     def close(self) -> None:
         """Lets go of the connection; the next call makes another."""
@@ -190,7 +202,7 @@ class Client:
                 self.close()
                 if last or not (repeatable and reused):
                     hint = "" if repeatable else "; it may have been done: look before you repeat it"
-                    raise RequestError(
+                    raise NoAnswer(
                         RequestCode.UNAVAILABLE, f"{self._host}:{self._port} gave no answer ({error}){hint}"
                     ) from error
         raise AssertionError("the second try returns or raises")
@@ -205,6 +217,7 @@ class Client:
         )
         response = connection.getresponse()
         answer = response.read()
+        self._told_now = _date_of(response), time.monotonic()
         if response.will_close:
             self.close()
         if response.status != 200:
@@ -327,6 +340,14 @@ def _stale(connection: http.client.HTTPConnection) -> bool:
     poller = select.poll()
     poller.register(connection.sock, select.POLLIN)
     return bool(poller.poll(0))
+
+
+def _date_of(response: http.client.HTTPResponse) -> datetime:
+    """When the answer was given (RFC 9110, Date); this host's time where it does not say."""
+    try:
+        return parsedate_to_datetime(response.getheader("Date", "")).astimezone(UTC)
+    except ValueError:
+        return datetime.now(UTC)
 
 
 def refusal(status: int, body: bytes) -> RequestError:

@@ -6,7 +6,9 @@ Most are made from the API's table of verbs; those that wait, follow or take an 
 import json
 import sys
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Any
 
 import click
@@ -15,43 +17,34 @@ from click.shell_completion import CompletionItem
 
 from control_plane.api.shapes.common import PageRequest
 from control_plane.api.verbs import VERBS, Verb, kebab
-from protocol.commands import TERMINAL
 from protocol.errors import ErrorCode, Failure, Issue, OperationError, RackwrightError, RequestCode, RequestError
 from protocol.ids import new_id
-from protocol.operations import OPERATIONS, find
-from protocol.presentation import Fields, Table, printable, sections
+from protocol.operation_help import explanation
+from protocol.operations import CONCERNS, OPERATIONS, find
+from protocol.presentation import sections
+from protocol.remarks import remarks
 from protocol.secret import Secret
 from protocol.validation import arguments_from_text, check
 from rackwright.client import Client
 from rackwright.doctor_command import doctor
+from rackwright.event_commands import EVENT_COMMANDS
+from rackwright.following import ask, follow_command
 from rackwright.login import Login, connect, store_login
 from rackwright.metal_commands import METAL_COMMANDS
+from rackwright.paging import rows_of
 from rackwright.profile_commands import PROFILE_COMMANDS
+from rackwright.tables import table_of
 from rackwright.terminal import show
+from rackwright.time_words import in_words
 from rackwright.verb_command import request_command
 from rackwright.workflow_commands import WORKFLOW_COMMANDS
 
 __all__ = ["CommandFailed", "commands"]
 
-_PAGE = 100
-_WAIT_MS = 30_000
-_ENDED = {state.value for state in TERMINAL}
-_COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "sites.list": ("name", "id", "agentId"),
-    "agents.list": ("hostName", "id", "siteId", "role", "version", "connected", "revokedAt"),
-    "joinTokens.list": ("id", "siteId", "role", "expiresAt", "usedAt", "usedBy"),
-    "tokens.list": ("name", "id", "tenantId", "permissions", "expiresAt", "revokedAt"),
-    "nodes.list": ("name", "id", "state", "power", "health", "seenAt", "siteId", "bmc", "labels"),
-    "commands.list": ("id", "nodeId", "operation", "state", "createdAt", "finishedAt", "error"),
-    "profiles.list": ("name", "version", "id", "description", "createdAt", "usedAt"),
-    "profiles.versions": ("version", "description", "createdAt", "createdBy", "usedAt"),
-    "events.list": ("seq", "at", "type", "subject", "data"),
-    "audit.list": ("at", "actor", "action", "resource", "decision"),
-    "drivers.matrix": ("hostName", "agentId", "siteId", "version", "drivers"),
-    "drivers.operations": ("id", "repeat", "timeoutMs", "summary"),
-}
 _tenant = click.option("--tenant", help="Whose; needed by a token that is good for every tenant.")
 _json = click.option("--json", "as_json", is_flag=True, help="The whole answer, as JSON.")
+_wide = click.option("--wide", is_flag=True, help="Show every column, whatever the terminal's width.")
+_LONGEST_LINE = 100
 
 
 def _completed_operation(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -101,6 +94,7 @@ def login(url: str, token_file: Path | None, ca_file: str | None, pin: str | Non
 @click.option("--timeout", help="How long it may take, such as 90s.")
 @click.option("--key", help="An idempotency key: the same key gives the same command.")
 @click.option("--no-wait", is_flag=True, help="Show the command at once, do not wait for its end.")
+@_wide
 @_tenant
 @_json
 def invoke(
@@ -111,121 +105,95 @@ def invoke(
     timeout: str | None,
     key: str | None,
     no_wait: bool,
+    wide: bool,
     tenant: str | None,
     as_json: bool,
 ) -> None:
     """Do one OPERATION on NODE, such as: power.setPower action=on
 
     Values are read by their type; lists and objects are written as JSON, or with a dotted key (image.url=...).
-    `rackwright drivers operations` lists what there is.
+    `rackwright drivers operations` lists what there is; with an operation's name it explains that one.
     """
     request: dict[str, Any] = {"nodeId": node, "operation": operation, "args": _arguments(operation, assignments)}
     request |= {name: value for name, value in (("driver", driver), ("timeout", timeout), ("key", key)) if value}
     request.setdefault("key", new_id("req"))
     with connect(tenant) as client:
-        command = _asked(client, request)
+        command = ask(client, request)
         if not no_wait:
-            command = _waited(client, command)
-    _show_command(command, as_json, whole=no_wait)
+            command = follow_command(client, command)
+        now = client.now()
+    _show_command(command, now, as_json, whole=no_wait, wide=wide)
 
 
 @click.command()
 @click.argument("command_id", metavar="COMMAND")
+@_wide
 @_tenant
 @_json
-def watch_command(command_id: str, tenant: str | None, as_json: bool) -> None:
+def watch_command(command_id: str, wide: bool, tenant: str | None, as_json: bool) -> None:
     """Wait for a command's end, and show it."""
     with connect(tenant) as client:
-        command = _waited(client, client.call("commands", "get", {"commandId": command_id}))
-    _show_command(command, as_json, whole=True)
+        command = follow_command(client, client.call("commands", "get", {"commandId": command_id}))
+        now = client.now()
+    _show_command(command, now, as_json, whole=True, wide=wide)
 
 
 @click.command()
-@click.option("--after", type=int, help="Begin behind the event of this number; 0 for the oldest. Default: now.")
-@_tenant
+@click.argument("name", required=False, shell_complete=_completed_operation)
+@click.option("--concern", type=click.Choice(CONCERNS), help="Only this concern's.")
+@_wide
 @_json
-def watch_events(after: int | None, tenant: str | None, as_json: bool) -> None:
-    """Show events as they happen, until interrupted."""
-    with connect(tenant) as client:
-        for event in client.follow_events(after):
-            if as_json:
-                click.echo(json.dumps(event))
-                continue
-            facts = " ".join(f"{name}={_word(value)}" for name, value in event["data"].items())
-            click.echo(f"{event['at']}  {event['type']:<22}  {event['subject']}  {facts}")
+def list_operations(name: str | None, concern: str | None, wide: bool, as_json: bool) -> None:
+    """List what can be done to a machine; of the concern NAME, such as raid, or explain the operation NAME.
+
+    An operation, such as raid.applyRaid, is explained with its arguments and an example.
+    """
+    if name is not None and name not in CONCERNS:
+        row = find(name)
+        click.echo(explanation(row, "rackwright invoke NODE", min(get_terminal_size().columns, _LONGEST_LINE)))
+        return
+    chosen = concern or name
+    with connect(None) as client:
+        answer = client.call("drivers", "operations", {} if chosen is None else {"concern": chosen})
+        now = client.now()
+    if as_json:
+        click.echo(json.dumps(answer, indent=2, ensure_ascii=False))
+    else:
+        show([table_of("drivers.operations", answer["items"], now)], wide=wide)
 
 
 def _run(verb: Verb, request: dict[str, Any], presentation: dict[str, Any]) -> None:
     """Any other verb: called, and its answer shown."""
     with connect(presentation.get("tenant")) as client:
         if issubclass(verb.request, PageRequest):
-            answer = _pages(client, verb, request, None if presentation["every"] else presentation["limit"])
+            most = None if presentation["every"] else presentation["limit"]
+            answer = rows_of(client, verb.group, verb.method, request, most)
         else:
             answer = client.call(verb.group, verb.method, request)
+        now = client.now()
     if presentation["as_json"]:
         click.echo(json.dumps(answer, indent=2, ensure_ascii=False))
         return
     if "items" in answer:
-        show([_table(verb, answer["items"])])
-        # The cursor of the events is there at their end too: it is where the next ones will follow.
-        full = len(answer["items"]) == presentation.get("limit") and not presentation["every"]
-        if answer.get("cursor") and (full or verb.id != "events.list"):
+        show([table_of(verb.id, answer["items"], now)], wide=presentation.get("wide"))
+        if answer.get("cursor"):
             click.echo("there may be more: --limit N or --all", err=True)
         return
-    show(sections(answer))
+    show(sections(in_words(answer, now)))
 
 
-def _pages(client: Client, verb: Verb, request: dict[str, Any], most: int | None) -> dict[str, Any]:
-    """The rows of as many pages as it takes."""
-    items: list[Any] = []
-    cursor: str | None = None
-    while most is None or len(items) < most:
-        size = _PAGE if most is None else min(_PAGE, most - len(items))
-        page = client.call(
-            verb.group, verb.method, {**request, "limit": size, **({"cursor": cursor} if cursor else {})}
-        )
-        items += page["items"]
-        cursor = page["cursor"]
-        if cursor is None or not page["items"]:
-            break
-    return {"items": items, "cursor": cursor}
-
-
-def _asked(client: Client, request: dict[str, Any]) -> dict[str, Any]:
-    """The command as it was recorded, at once: whoever interrupts the waiting for its end must know its id."""
-    try:
-        return client.call("drivers", "invoke", {**request, "waitMs": 0})
-    except (KeyboardInterrupt, RequestError) as error:
-        if isinstance(error, KeyboardInterrupt) or error.code is RequestCode.UNAVAILABLE:
-            click.echo(f"it may have been taken: repeated with --key {request['key']} it is the same one", err=True)
-        raise
-
-
-def _waited(client: Client, command: dict[str, Any]) -> dict[str, Any]:
-    """The command once it has ended. An interrupt or a lost connection leaves it going on, and says so."""
-    told = ""
-    try:
-        while command["state"] not in _ENDED:
-            progress = command.get("progress") or {}
-            news = f"{command['state']}: {printable(progress.get('message', ''))}" if progress else command["state"]
-            if sys.stderr.isatty() and news != told:
-                click.echo(news, err=True)
-                told = news
-            command = client.call("commands", "get", {"commandId": command["id"], "waitMs": _WAIT_MS})
-    except (KeyboardInterrupt, RequestError):
-        click.echo(f"the command goes on: rackwright commands watch {command['id']}", err=True)
-        raise
-    return command
-
-
-def _show_command(command: dict[str, Any], as_json: bool, *, whole: bool) -> None:
+def _show_command(command: dict[str, Any], now: datetime, as_json: bool, *, whole: bool, wide: bool) -> None:
     """Its result, or all of it. Raises what it failed with."""
     if as_json:
         click.echo(json.dumps(command, indent=2, ensure_ascii=False))
     elif command["state"] == "succeeded" and not whole:
-        show(sections(command["result"] or {}))
+        show(sections(command["result"] or {}), wide=wide)
     elif command["error"] is None:
-        show(sections(command))
+        facts = {name: value for name, value in command.items() if name != "result"}
+        show(sections(in_words(facts, now)) + sections(command["result"] or {}, "result"), wide=wide)
+    if not as_json and command["state"] == "succeeded":
+        for remark in remarks(command["operation"] or "", command["args"], command["result"] or {}):
+            click.echo(remark)
     if command["error"] is not None:
         failure = msgspec.convert(command["error"], Failure)
         if failure.code in ErrorCode.__members__:
@@ -239,7 +207,9 @@ def _arguments(operation: str, assignments: Iterable[str]) -> dict[str, object]:
     arguments, issues = arguments_from_text(row.arguments, assignments)
     issues += check(row.arguments, arguments)[1]
     if issues:
-        raise RequestError.invalid(issues, f"the call of {operation}")
+        refused = RequestError.invalid(issues, f"the call of {operation}")
+        more = f"`rackwright drivers operations {operation}` explains its arguments"
+        raise RequestError(refused.code, f"{refused.message}; {more}", issues)
     return arguments
 
 
@@ -261,33 +231,6 @@ def _token(file: Path | None) -> str:
     return text.strip()
 
 
-def _table(verb: Verb, items: list[dict[str, Any]]) -> Fields | Table:
-    columns = _COLUMNS.get(verb.id)
-    if not items:
-        return Table("", ["none"], [])
-    if columns is None:
-        columns = tuple(items[0])
-    return Table("", list(columns), [[_word(item.get(name)) for name in columns] for item in items])
-
-
-def _word(value: Any) -> str:
-    if value is None or value in ({}, []):
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, dict):
-        if "code" in value and "message" in value:
-            return str(value["code"])
-        return " ".join(
-            f"{name}={len(item) if isinstance(item, list) else printable(str(item))}"
-            for name, item in value.items()
-            if item is not None
-        )
-    if isinstance(value, list):
-        return " ".join(_word(item) for item in value)
-    return printable(str(value))
-
-
 def _groups() -> dict[str, click.Group]:
     groups: dict[str, click.Group] = {}
     for verb in VERBS.values():
@@ -298,7 +241,11 @@ def _groups() -> dict[str, click.Group]:
             groups[name] = click.Group(name, help=f"{_ABOUT[name]}", no_args_is_help=True)
         groups[name].add_command(request_command(verb, _run))
     groups["commands"].add_command(watch_command, "watch")
-    groups["events"].add_command(watch_events, "watch")
+    groups["drivers"].add_command(list_operations, "operations")
+    for name, command in EVENT_COMMANDS.items():
+        groups.setdefault("events", click.Group("events", help=_ABOUT["events"], no_args_is_help=True)).add_command(
+            command, name
+        )
     for name, command in PROFILE_COMMANDS.items():
         groups["profiles"].add_command(command, name)
     for name, command in METAL_COMMANDS.items():
@@ -324,7 +271,13 @@ _ABOUT = {
 }
 
 _METAL = ("commission", "deploy", "release", "rescue", "abort", "recover", "maintain")
-_BY_HAND = {"drivers.invoke", "doctor.findings", *(f"nodes.{method}" for method in _METAL)}
+_BY_HAND = {
+    "drivers.invoke",
+    "drivers.operations",
+    "doctor.findings",
+    "events.list",
+    *(f"nodes.{method}" for method in _METAL),
+}
 _BY_HAND |= {verb.id for verb in VERBS.values() if verb.group == "workflows"}
 """Verbs whose commands are written out."""
 

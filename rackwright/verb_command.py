@@ -75,6 +75,7 @@ def request_command(verb: Verb, run: Run) -> click.Command:
         presented += [
             click.Option(["--limit"], type=click.IntRange(1), default=100, show_default=True, help="Rows at most."),
             click.Option(["--all", "every"], is_flag=True, help="Every row."),
+            click.Option(["--wide"], is_flag=True, help="Show every column, whatever the terminal's width."),
         ]
     shown = [str(option.name) for option in presented]
 

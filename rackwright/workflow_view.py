@@ -3,7 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from protocol.presentation import Fields, Table, printable
+import msgspec
+
+from protocol.errors import BmcMessage, unquoted
+from protocol.presentation import Fields, Part, Table, printable
 
 __all__ = ["COLUMNS", "ENDED", "causes", "changes", "headline", "line_of", "overview", "span", "step_rows", "window"]
 
@@ -58,7 +61,7 @@ def window(workflow: Json, most: int) -> list[list[str]]:
     ]
 
 
-def overview(workflow: Json) -> list[Fields | Table]:
+def overview(workflow: Json) -> list[Part]:
     """All of it, to be shown once."""
     facts = [
         ("id", workflow["id"]),
@@ -84,10 +87,10 @@ def causes(error: Json | None) -> list[str]:
         own = f"{details['code']}: {printable(details['message'])}"
         if own not in lines[0]:
             lines.append(own)
-        lines += [
-            "the BMC said: " + printable(f"{said['id']}: {said['text']}" if said["id"] else said["text"])
-            for said in details.get("bmc", [])
-        ]
+        said = msgspec.convert(details.get("bmc", []), list[BmcMessage])
+        lines += [f"the BMC said: {printable(str(each))}" for each in unquoted("\n".join(lines), said)]
+        advice = dict.fromkeys(each.resolution for each in said if each.resolution)
+        lines += [f"the BMC advises: {printable(words)}" for words in advice]
     return lines
 
 

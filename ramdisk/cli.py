@@ -70,7 +70,7 @@ def run_command(state_dir: Path, log_level: str) -> None:
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     help="Debian packages in exactly these versions: the list beside an earlier image.",
 )
-@click.option("--mirror", metavar="URL", default="http://deb.debian.org/debian", show_default=True, help="Of Debian.")
+@click.option("--mirror", metavar="URL", help="Of Debian.  [default: the one of this host's own apt]")
 @click.option(
     "--work",
     type=click.Path(path_type=Path, file_okay=False),
@@ -86,7 +86,7 @@ def build_command(
     fast: bool,
     append: str,
     packages: Path | None,
-    mirror: str,
+    mirror: str | None,
     work: Path,
 ) -> None:
     """Build the bootable image from Debian's packages and this program; no root is needed.

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable
+from importlib import import_module
 
 import structlog
 
@@ -15,7 +16,6 @@ from agent.backoff import Backoff
 from agent.endpoint import Endpoint
 from agent.errors import IdentityError, JoinFailed
 from agent.identity import Identity, IdentityStore
-from agent.joining import join
 from protocol.boot_ticket import BootTicket
 from protocol.machine_facts import MachineFacts
 from ramdisk.consoles import Announcer
@@ -41,6 +41,10 @@ JoinsWith = Callable[[str, str, IdentityStore, MachineFacts], Awaitable[Identity
 
 
 async def _join(url: str, token: str, store: IdentityStore, machine: MachineFacts) -> Identity:
+    # Loading it takes a while, in which the network is to be kept.
+    await asyncio.to_thread(import_module, "agent.joining")
+    from agent.joining import join
+
     return await join(url, token, store, force=True, machine=machine)
 
 
@@ -93,13 +97,13 @@ class Joining:
     async def _find_ticket(self) -> FoundTicket:
         looks = 0
         while True:
-            look = await asyncio.to_thread(self._carriers.look)
-            if look.found is not None and look.found.ticket.token.reveal() not in self._refused:
+            look = await asyncio.to_thread(self._carriers.look, frozenset(self._refused))
+            if look.found is not None:
                 self._tell_of(look.found)
                 return look.found
             looks += 1
             if looks == _QUICK_LOOKS or (looks > _QUICK_LOOKS and look.faults):
-                self._announcer.say(_none_found(look.faults, refused=look.found is not None), about="ticket")
+                self._announcer.say(_none_found(look.faults, refused=look.refused), about="ticket")
             quick = looks < _QUICK_LOOKS and not self._refused
             await asyncio.sleep(_TICKET_QUICK if quick else _TICKET_SLOW)
 

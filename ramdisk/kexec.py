@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -24,20 +24,17 @@ from agent.handlers import CURRENT_COMMAND, Answer
 from agent.own_machine import OwnMachine
 from agent.reboot import Kernel
 from drivers.driver import ProgressListener
-from drivers.linux.config_drive import written_disk
-from drivers.linux.disks import Disk
 from drivers.linux.host import Host
 from protocol.commands import Ending
 from protocol.errors import ErrorCode, Issue, OperationError
 from protocol.operations import Repeat
 from protocol.shapes.machine import BootKexec, BootKexecResult
 from protocol.validation import check
-from ramdisk.boot_choice import BootChoice, NoChoice
-from ramdisk.disk_boot import is_uefi, loader_default, prefer_disk
-from ramdisk.installed_disk import mounted_volumes
-from ramdisk.installed_kernel import installed_kernel
 from ramdisk.kexec_support import KexecSupport, is_loaded, kexec_support
-from ramdisk.unified_image import copy_section, read_section
+
+if TYPE_CHECKING:
+    from drivers.linux.disks import Disk
+    from ramdisk.boot_choice import BootChoice
 
 __all__ = ["Kexec", "LoadedFiles", "copy_files", "jump"]
 
@@ -77,6 +74,13 @@ class _Jump:
     async def run(self, timeout: float, progress: ProgressListener) -> Answer:
         """Raises OperationError: UNSUPPORTED (this kernel may not), CONFLICT (no disk, or no kernel on it),
         NOT_APPLIED (the kernel was not taken). The machine goes on as before then."""
+        # What reads boot loaders is loaded now, and not before the machine's agent has connected.
+        from drivers.linux.config_drive import written_disk
+        from ramdisk.boot_choice import NoChoice
+        from ramdisk.disk_boot import is_uefi, loader_default
+        from ramdisk.installed_disk import mounted_volumes
+        from ramdisk.installed_kernel import installed_kernel
+
         host, asked = self._host, self._asked
         support = kexec_support(host)
         disk = await asyncio.to_thread(written_disk, host, asked.root_device, "boot.kexec")
@@ -120,8 +124,10 @@ class _Jump:
     async def observe(self, timeout: float) -> Ending:
         return self._machine.departures.ending_of(CURRENT_COMMAND.get())
 
-    async def _prefer(self, disk: Disk) -> tuple[str | None, list[str]]:
+    async def _prefer(self, disk: "Disk") -> tuple[str | None, list[str]]:
         """A firmware that does not keep its order is told of, and does not keep the system from being started now."""
+        from ramdisk.disk_boot import prefer_disk
+
         try:
             return await prefer_disk(self._host, disk, self._asked.root_device), []
         except OperationError as error:
@@ -147,11 +153,13 @@ class LoadedFiles:
     command_line: str
 
 
-def copy_files(choice: BootChoice, folder: Path) -> LoadedFiles:
+def copy_files(choice: "BootChoice", folder: Path) -> LoadedFiles:
     """The kernel, and its initrds as one, each padded as an archive in a row must be. Raises OSError or ValueError.
 
     (Linux: Documentation/driver-api/early-userspace/buffer-format.rst.) Blocking.
     """
+    from ramdisk.unified_image import copy_section, read_section
+
     make_private_folder(folder)
     kernel, initrd = folder / "kernel", folder / "initrd"
     source = _file(choice.kernel.file, str(choice.kernel))

@@ -7,7 +7,7 @@ everybody on the machine can read it, so the ticket is one-time like every other
 import contextlib
 import io
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,6 +45,8 @@ class Look(NamedTuple):
 
     found: FoundTicket | None
     faults: list[str]
+    refused: bool = False
+    """There is only what is of no use any more."""
 
 
 class Carriers:
@@ -52,33 +54,46 @@ class Carriers:
 
     def __init__(self, host: Host, root: Path = Path("/")) -> None:
         self._host = host
-        self._file = root / TICKET_NAME
+        self._files: dict[Path, Callable[[bytes], BootTicket | None]] = {
+            root / TICKET_NAME: from_json,
+            root / AREA_NAME: decode_area,
+        }
+        """iPXE adds the first; the medium's own boot loader hands its area over as the second, also where Linux sees
+        no medium (UEFI HTTP boot)."""
 
-    def look(self) -> Look:
-        """The first carrier that holds a ticket. Blocking; nothing is cached, since a BMC's medium may change."""
+    def look(self, refused: Set[str] = frozenset()) -> Look:
+        """The first carrier that holds a ticket whose token is not refused. Blocking; nothing is cached, since a
+        BMC's medium may change."""
         faults: list[str] = []
+        dead = False
         for carrier in (self._in_the_ramdisk, self._on_media, self._on_the_command_line):
             found = carrier(faults)
-            if found is not None:
+            if found is not None and found.ticket.token.reveal() not in refused:
                 return Look(found, faults)
-        return Look(None, faults)
+            dead = dead or found is not None
+        return Look(None, faults, dead)
 
     def wipe(self) -> None:
-        """The ticket was used: its file in memory is removed. The other carriers cannot be written, and are dead."""
-        with contextlib.suppress(OSError):
-            with self._file.open("r+b") as file:
-                file.write(bytes(self._file.stat().st_size))
-            self._file.unlink()
-            self._file.parent.rmdir()
+        """The ticket was used: its files in memory are removed. What cannot be written is dead."""
+        for path in self._files:
+            with contextlib.suppress(OSError):
+                with path.open("r+b") as file:
+                    file.write(bytes(path.stat().st_size))
+                path.unlink()
+                path.parent.rmdir()
 
     def _in_the_ramdisk(self, faults: list[str]) -> FoundTicket | None:
-        try:
-            return FoundTicket(from_json(self._file.read_bytes()), "the initial ramdisk")
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError) as error:
-            faults.append(f"{self._file}: {error}")
-            return None
+        for path, decode in self._files.items():
+            try:
+                ticket = decode(path.read_bytes())
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError) as error:
+                faults.append(f"{path}: {error}")
+                continue
+            if ticket is not None:
+                return FoundTicket(ticket, "the initial ramdisk")
+        return None
 
     def _on_media(self, faults: list[str]) -> FoundTicket | None:
         for name in self._media():

@@ -37,7 +37,7 @@ from control_plane.node_console import Ended, Gap, Opened, Output, Reader, Ready
 from control_plane.nodes import find_node
 from control_plane.records import NodeRow, SessionRow
 from control_plane.store import StoreError, Transaction
-from control_plane.tokens import Principal
+from control_plane.tokens import Principal, token_name
 from protocol.errors import ErrorCode, OperationError, RequestCode, RequestError
 from protocol.operations import OPERATIONS
 from protocol.shapes.console import ConsoleKind
@@ -83,13 +83,13 @@ class ConsoleDoor:
         call, request = await self._dispatcher.admit(CONSOLE, raw, principal, request_id)
         if self._consoles is None:
             raise RequestError(RequestCode.UNAVAILABLE, "this process serves no agents, and so no consoles")
-        node, session = await self._dispatcher.services.store.read(_look, call.tenant, request.node_id)
+        node, session, name = await self._dispatcher.services.store.read(_look, call, request.node_id)
         if not self._consoles.has(node.id):
             locate(session, self._consoles.worker)
         opening = _Opening(call, node, request)
         reader = self._consoles.join(
             node.id,
-            principal.id,
+            name,
             opening.stream,
             wishes_to_write=not request.read_only,
             take_over=request.take_over,
@@ -268,9 +268,10 @@ def _asked(node: str, query: QueryParams) -> Mapping[str, object]:
     return raw
 
 
-def _look(tx: Transaction, tenant_id: str, name_or_id: str) -> tuple[NodeRow, SessionRow | None]:
-    node = find_node(tx, tenant_id, name_or_id)
-    return node, serving_session(tx, node.site_id)
+def _look(tx: Transaction, call: Call, name_or_id: str) -> tuple[NodeRow, SessionRow | None, str]:
+    """The node, the connection of the agent that serves it, and what the others are told of who asks."""
+    node = find_node(tx, call.tenant, name_or_id)
+    return node, serving_session(tx, node.site_id), token_name(tx, call.principal)
 
 
 def _opened(view: CommandView) -> Opened:

@@ -11,7 +11,7 @@ from control_plane.nodes import target_of
 from control_plane.records import CommandRow, columns
 from control_plane.store import Transaction
 from protocol.commands import TERMINAL, CommandKind, CommandState, DriverInvoke, repeat_of
-from protocol.errors import Failure
+from protocol.errors import Failure, unquoted
 from protocol.ids import new_id
 
 __all__ = [
@@ -186,7 +186,7 @@ def words_of(state: CommandState, failure: Failure | None) -> str:
     """The agent's message with the BMC's own words, or what the state itself says."""
     if failure is None:
         return _WORDS[state]
-    said = "; ".join(f"{message.id}: {message.text}" if message.id else message.text for message in failure.bmc)
+    said = "; ".join(map(str, unquoted(failure.message, failure.bmc)))
     return f"{failure.code}: {failure.message}" + (f" (the BMC said: {said})" if said else "")
 
 

@@ -142,7 +142,7 @@ def default_registry() -> StepRegistry:
 
 # Where a command's step runs, its home first. Never on a site agent: it would reboot the site's own host.
 _PLACES = {
-    CommandKind.BOOT_KEXEC: (RunsOn.RAMDISK, RunsOn.DAEMON),
+    CommandKind.BOOT_KEXEC: (RunsOn.RAMDISK,),
     CommandKind.NODE_REBOOT: (RunsOn.DAEMON, RunsOn.RAMDISK),
     CommandKind.DAEMON_UPGRADE: (RunsOn.DAEMON,),
     CommandKind.TASK_RUN: (RunsOn.RAMDISK, RunsOn.DAEMON),

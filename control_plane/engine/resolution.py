@@ -14,6 +14,7 @@ from control_plane.engine.records import StepKind
 from control_plane.engine.registry import Definition, StepRegistry
 from control_plane.engine.states import RunsOn
 from control_plane.engine.timing import Timing
+from protocol.address_logins import login_faults
 from protocol.errors import Issue
 from protocol.operations import CONCERNS, DRIVERS, OPERATIONS, Operation
 from protocol.validation import check
@@ -193,7 +194,8 @@ def drivers_of_place(place: RunsOn) -> frozenset[str]:
 
 
 def _argument_faults(operation: Operation, call: Call) -> list[Issue]:
-    return [mended(issue) for issue in check(operation.arguments, call.with_, call.with_at)[1]]
+    found = [*check(operation.arguments, call.with_, call.with_at)[1], *login_faults(call.with_, call.with_at)]
+    return [mended(issue) for issue in found]
 
 
 def _registered(definition: Definition, call: Call) -> Resolution:
@@ -205,6 +207,7 @@ def _registered(definition: Definition, call: Call) -> Resolution:
         issues.append(Issue(call.on_at, message, f"write {' or '.join(sorted(allowed))}, or leave it out"))
     if definition.with_ is not None:
         issues += [mended(issue) for issue in check(definition.with_, call.with_, call.with_at)[1]]
+    issues += login_faults(call.with_, call.with_at)
     if issues:
         return Resolution(None, issues)
     is_command = definition.function is None

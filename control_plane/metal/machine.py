@@ -71,6 +71,8 @@ class Seen(NamedTuple):
     power: str
     """As the site's agent has seen it; unknown where it does not watch the machine now."""
     power_since: int
+    ramdisk_at: int | None
+    """When the machine's ramdisk has connected last."""
 
 
 def see(tx: Transaction, context: StepContext) -> Seen:
@@ -90,6 +92,7 @@ def see(tx: Transaction, context: StepContext) -> Seen:
     drivers = msgspec.json.decode(own, type=dict[str, str]) | msgspec.json.decode(document, type=_Drivers).drivers
     run = get_run(tx, context.workflow_id)
     power, power_since = _observed(tx, context.node_id or "")
+    ramdisk_at = _ramdisk_at(tx, context.node_id or "")
     return Seen(
         now=tx.now(),
         name=str(name),
@@ -97,10 +100,11 @@ def see(tx: Transaction, context: StepContext) -> Seen:
         bmc_driver=str(bmc_driver),
         target=TargetRef(address, credential_ref, tls),
         asked=Asked() if run is None else run.asked,
-        agent=_agent(tx, context),
+        agent=_agent(tx, context, ramdisk_at),
         sent=_sent(tx, context),
         power=power,
         power_since=power_since,
+        ramdisk_at=ramdisk_at,
     )
 
 
@@ -163,9 +167,20 @@ class Machine:
             if known.state is not CommandState.SUCCEEDED:
                 raise DriverError(known.words)
             return (known.ending.result if known.ending is not None else None) or {}
+        if place is RunsOn.RAMDISK:
+            self._require_power()
         return await self.context.await_command(
             kind=kind.value, payload=payload, key=key, timeout_ms=timeout_ms, place=place
         )
+
+    def _require_power(self) -> None:
+        """A ramdisk that was switched off brings no result any more, and is not waited for. Raises StepFailed."""
+        seen = self.seen
+        if seen.agent is None and seen.power == "off" and seen.power_since > (seen.ramdisk_at or seen.now):
+            raise StepFailed(
+                "the machine is off, and its ramdisk with it: somebody has switched it off, or it has failed",
+                code="POWER_LOST",
+            )
 
     def _invocation(
         self, operation: str, args: dict[str, object], driver: str, target: TargetRef | None
@@ -197,7 +212,18 @@ def _sent(tx: Transaction, context: StepContext) -> dict[str, Relayed]:
     return {row.key.removeprefix(prefix): row for row in rows if row.key.startswith(prefix)}
 
 
-def _agent(tx: Transaction, context: StepContext) -> Agent | None:
+def _ramdisk_at(tx: Transaction, node_id: str) -> int | None:
+    row = tx.one(
+        """
+        SELECT MAX(sessions.connected_at) FROM sessions JOIN agents ON agents.id = sessions.agent_id
+        WHERE agents.node_id = :node AND sessions.role = 'ramdisk'
+        """,
+        {"node": node_id},
+    )
+    return None if row is None or row[0] is None else int(row[0])
+
+
+def _agent(tx: Transaction, context: StepContext, ramdisk_at: int | None) -> Agent | None:
     row = tx.one(
         """
         SELECT sessions.role, sessions.boot_id, sessions.connected_at FROM agents
@@ -211,14 +237,13 @@ def _agent(tx: Transaction, context: StepContext) -> Agent | None:
         return None
     role, boot_id, connected_at = row
     # An agent that lost its connection and comes back late is not a machine that has started again.
-    first_seen, ramdisk_at = tx.one(
+    (first_seen,) = tx.one(
         """
-        SELECT MIN(CASE WHEN sessions.boot_id = :boot THEN sessions.connected_at END),
-            MAX(CASE WHEN sessions.role = 'ramdisk' THEN sessions.connected_at END)
-        FROM sessions JOIN agents ON agents.id = sessions.agent_id WHERE agents.node_id = :node
+        SELECT MIN(sessions.connected_at) FROM sessions JOIN agents ON agents.id = sessions.agent_id
+        WHERE agents.node_id = :node AND sessions.boot_id = :boot
         """,
         {"node": context.node_id, "boot": boot_id},
-    ) or (connected_at, None)
+    ) or (connected_at,)
     return Agent(
         role=str(role),
         boot_id=str(boot_id),

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from control_plane.engine.context import DriverError, StepContext, StepFailed
+from control_plane.machine_joining import last_refusal
 from control_plane.metal.machine import Machine
 
 __all__ = ["RAMDISK_IMAGE", "BootRamdisk", "boot_ramdisk", "eject_ramdisk"]
@@ -163,4 +164,8 @@ async def _why_nothing_came(machine: Machine) -> str:
             words += f"; its BMC does not answer: {error.message}"
     if seen.agent is not None:
         words += f"; its {seen.agent.role} is connected, of the boot before"
+    context = machine.context
+    refused = await context.read(last_refusal, context.node_id or "", context.started_ms)
+    if refused is not None:
+        words += f"; an agent that came for it was refused: {refused}"
     return f"{words}. Look at its console: rackwright console {seen.name}"

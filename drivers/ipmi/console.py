@@ -148,7 +148,8 @@ def _check_port(line: IpmiConnection, activation: Activation) -> None:
         raise OperationError(
             ErrorCode.UNSUPPORTED,
             f"{line.endpoint} has its console on another UDP port ({activation.port}): set its SOL payload port "
-            f"to {_STANDARD_PORT}",
+            f"to {_STANDARD_PORT}, or give the BMC's address as ipmi://{line.target.parsed.host}:{activation.port} "
+            "where it takes logins at that port too",
         )
 
 

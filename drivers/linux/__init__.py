@@ -10,10 +10,7 @@ from typing import Any
 
 from drivers.driver import Environment
 from drivers.linux.connection import ConfigDriveFiles, LinuxConnection
-from drivers.linux.deploy import LinuxDeploy
 from drivers.linux.host import Host
-from drivers.linux.inspect import LinuxInspect
-from drivers.linux.raid import LinuxRaid
 from drivers.target import Target
 from protocol.operations import Concern
 
@@ -25,15 +22,29 @@ class LinuxDriver:
     operation, for `deploy.writeConfigDrive` with `daemon`."""
 
     name = "linux"
-    concerns: Mapping[Concern, Callable[[Any], object]] = {
-        Concern.DEPLOY: LinuxDeploy,
-        Concern.INSPECT: LinuxInspect,
-        Concern.RAID: LinuxRaid,
-    }
+    operations = frozenset(
+        (
+            *(
+                f"deploy.{name}"
+                for name in ("getDisks", "eraseDisks", "writeImage", "writeConfigDrive", "setBootEntry")
+            ),
+            "inspect.getInventory",
+            *(f"raid.{name}" for name in ("getRaid", "applyRaid", "createVolume", "deleteVolume", "clearRaid")),
+        )
+    )
+    """Told without loading the concerns: a ramdisk that starts is to be reached first."""
 
     def __init__(self, host: Host | None = None) -> None:
         self.host = host or Host()
         self.config_drive_files: ConfigDriveFiles | None = None
+
+    @property
+    def concerns(self) -> Mapping[Concern, Callable[[Any], object]]:
+        from drivers.linux.deploy import LinuxDeploy
+        from drivers.linux.inspect import LinuxInspect
+        from drivers.linux.raid import LinuxRaid
+
+        return {Concern.DEPLOY: LinuxDeploy, Concern.INSPECT: LinuxInspect, Concern.RAID: LinuxRaid}
 
     def connect(self, target: Target, environment: Environment) -> LinuxConnection:
         return LinuxConnection(self.host, self.config_drive_files)

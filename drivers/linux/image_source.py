@@ -26,6 +26,8 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 _MAY_PASS = (408, 425, 429)
 """Answers below 500 after which the same request may be answered later (RFC 9110, RFC 6585, RFC 8470)."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 15.0
+_MOST_SAID = 400
+"""Bytes of a refusal's text."""
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
@@ -186,7 +188,7 @@ class ImageSource:
         if status not in (200, 206) and not (status == 416 and self.position):
             raise OperationError(
                 ErrorCode.INVALID_ARGUMENT,
-                f"{self._shown} cannot be fetched: its server answers with HTTP {status} {response.reason}",
+                f"{self._shown} cannot be fetched: its server answers with HTTP {status} {_refusal(response)}",
                 details={"status": status},
             )
         validator = _validator(response)
@@ -292,6 +294,17 @@ def _validator(response: http.client.HTTPResponse) -> str | None:
     """What tells one state of the file from another: a strong entity tag, else the date (RFC 9110, 13.1.5)."""
     tag = response.headers.get("ETag", "").strip()
     return tag if tag and not tag.startswith("W/") else response.headers.get("Last-Modified")
+
+
+def _refusal(response: http.client.HTTPResponse) -> str:
+    """The reason, and what the server says of it in its first line, as far as that is plain text."""
+    reason = response.reason
+    if not response.headers.get("Content-Type", "").startswith("text/plain"):
+        return reason
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        said = response.read(_MOST_SAID).decode(errors="replace").partition("\n")[0]
+        return ": ".join(filter(None, (reason, "".join(filter(str.isprintable, said)).strip())))
+    return reason
 
 
 def _length(response: http.client.HTTPResponse) -> int | None:

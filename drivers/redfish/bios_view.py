@@ -7,7 +7,7 @@ import msgspec
 
 from drivers.redfish.bios_registry import AttributeRegistry, Definition, same_value
 from drivers.redfish.document import Document, allowed_values, boolean, dig, text
-from drivers.redfish.vendors import Manners
+from drivers.redfish.manners import Manners
 from protocol.shapes.bios import BiosAttribute, BiosReading, BiosValue
 
 __all__ = ["BiosView", "is_secret", "offered_apply_times"]

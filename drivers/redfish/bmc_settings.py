@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from drivers.redfish.document import Document, boolean, dig, number, text
-from drivers.redfish.vendors import OemSettings
+from drivers.redfish.manners import OemSettings
 from protocol.errors import Issue
 from protocol.shapes.config import NetworkProtocolConfig, SetConfig
 

@@ -8,7 +8,7 @@ nothing to do with it. Recorded trees tell them apart by one thing: whether the 
 from dataclasses import dataclass
 
 from drivers.redfish.document import Document, allowed_values, dig, text
-from drivers.redfish.vendors import Manners
+from drivers.redfish.manners import Manners
 from protocol.errors import ErrorCode, OperationError
 from protocol.shapes.boot import BootDevice, BootMode, BootReading, Override, SetBootDevice
 

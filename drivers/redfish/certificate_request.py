@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from drivers.redfish.document import Document, allowed_values, dig, link, text
-from drivers.redfish.vendors import OemCertificate
+from drivers.redfish.manners import OemCertificate
 from protocol.errors import Issue
 from protocol.shapes.config import Certificate, GenerateCsr, KeyAlgorithm
 

@@ -24,9 +24,9 @@ from drivers.redfish.connection import RedfishConnection
 from drivers.redfish.document import Document, link, members, text
 from drivers.redfish.event_destinations import apply_destinations, read_destinations
 from drivers.redfish.https_certificates import HttpsCertificates, shows_already
+from drivers.redfish.manners import OemSettings
 from drivers.redfish.server_profile import export_profile, import_profile
 from drivers.redfish.settings_change import Report, apply_wishes, attempt
-from drivers.redfish.vendors import OemSettings
 from drivers.redfish.walking import read_collection
 from drivers.rotation import rotate
 from protocol.addresses import Scheme

@@ -44,6 +44,7 @@ class RedfishConnection:
     def __init__(self, target: Target, environment: Environment) -> None:
         self.target = target
         self.files = environment.files
+        self.images = environment.images
         self.endpoint = target.endpoint
         self.environment = environment
         self._transport = Transport(target, self.endpoint, environment.pins)

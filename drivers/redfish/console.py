@@ -6,7 +6,7 @@ from typing import Final
 from drivers.driver import Call
 from drivers.redfish.connection import RedfishConnection
 from drivers.redfish.document import Document, boolean, dig, number, text
-from drivers.redfish.vendors import Manners
+from drivers.redfish.manners import Manners
 from protocol.shapes import Nothing
 from protocol.shapes.console import ConsoleKind, ConsoleOptions, ConsolePurpose, ConsoleService
 

@@ -18,9 +18,9 @@ from drivers.redfish.document import Document, boolean, dig, link, members, path
 from drivers.redfish.event_stream import EventStream, StreamedEvent
 from drivers.redfish.failures import NoAnswer, Refused
 from drivers.redfish.health import health_of
+from drivers.redfish.manners import Manners
 from drivers.redfish.reset_types import meaning
 from drivers.redfish.subscription import amended, first_words, free_slot, is_ours, slot_words, takes_events, was_ours
-from drivers.redfish.vendors import Manners
 from drivers.signals import EventOffer, Glance, Listener, Signal
 from protocol.errors import ErrorCode, OperationError
 from protocol.shapes.management import Health

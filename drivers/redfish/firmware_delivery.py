@@ -213,7 +213,7 @@ class Delivery:
 
     async def _push_once(self, path: str) -> Answer:
         made = self._form if self._order.transport is Transport.MULTIPART else await self._plain()
-        async with open_content(self._order.image, self._connection.files) as content:
+        async with open_content(self._order.image, self._connection.files, self._connection.images) as content:
             largest = self._service.largest
             if largest is not None and content.size > largest:
                 raise OperationError(

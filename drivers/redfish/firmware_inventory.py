@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from drivers.driver import Call
 from drivers.redfish.document import Document, boolean, dig, link, links, text
 from drivers.redfish.failures import NoAnswer, Refused
-from drivers.redfish.vendors import Manners
+from drivers.redfish.manners import Manners
 from drivers.redfish.walking import is_whole, read_listing
 from protocol.errors import ErrorCode, OperationError
 from protocol.shapes.firmware import FirmwareComponent

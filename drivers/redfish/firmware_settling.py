@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 __all__ = ["Settling"]
 
 _GOOD_LOOKS = 3
-_LOOK_PAUSE, _AWAY_PAUSE = 1.0, 5.0
+_LOOK_PAUSE, _LONGEST_LOOK_PAUSE = 1.0, 10.0
+"""Between two looks: the first until the BMC is known to be well, then ever longer ones; each look is three requests,
+and a new version may take a quarter of an hour to show."""
+_AWAY_PAUSE = 5.0
 _FIRST_READING_PAUSE, _LONGEST_READING_PAUSE = 5.0, 60.0
 _LEAST_SECONDS = 2.0
 _HOPELESS = HOPELESS - {ErrorCode.UNSUPPORTED}
@@ -67,14 +70,15 @@ class Settling:
         Raises OperationError TIMEOUT where the BMC does not come back, and what makes asking again hopeless.
         """
         well_since = self._clock()
-        reading_pause = _FIRST_READING_PAUSE
+        reading_pause, look_pause = _FIRST_READING_PAUSE, _LOOK_PAUSE
         next_reading = 0.0
         while True:
             now = self._clock()
             if not await self._is_well():
                 await self._rest(_AWAY_PAUSE, "the BMC is away")
                 self.away_seconds += self._clock() - now
-                well_since, next_reading, reading_pause = self._clock(), 0.0, _FIRST_READING_PAUSE
+                well_since, next_reading = self._clock(), 0.0
+                reading_pause, look_pause = _FIRST_READING_PAUSE, _LOOK_PAUSE
                 continue
             if self._good >= _GOOD_LOOKS and now >= next_reading:
                 verdict = await self._read()
@@ -86,7 +90,8 @@ class Settling:
                 # A reading of a hundred components is work for a BMC that has just been flashed.
                 next_reading = self._clock() + max(reading_pause, 2 * took)
                 reading_pause = min(reading_pause * 1.5, _LONGEST_READING_PAUSE)
-            await self._rest(_LOOK_PAUSE, "the BMC is well, the version is not seen yet")
+            await self._rest(look_pause, "the BMC is well, the version is not seen yet")
+            look_pause = _LOOK_PAUSE if self._good < _GOOD_LOOKS else min(look_pause * 1.5, _LONGEST_LOOK_PAUSE)
 
     async def _is_well(self) -> bool:
         """Whether this look found the BMC as it was at the last one; counts good looks in a row."""

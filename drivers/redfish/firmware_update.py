@@ -20,10 +20,11 @@ from drivers.redfish.firmware_delivery import Delivery, Order
 from drivers.redfish.firmware_inventory import read_inventory
 from drivers.redfish.firmware_settling import Settling
 from drivers.redfish.firmware_verdict import Seen, Verdict, judge, says_reset_is_owed
+from drivers.redfish.messages import bmc_messages
 from drivers.redfish.task_view import Stage, TaskView
 from drivers.redfish.tasks import Ending, Outcome, follow_task
 from drivers.redfish.update_service import Progress, UpdateService
-from protocol.errors import BmcMessage, ErrorCode, OperationError
+from protocol.errors import ErrorCode, OperationError
 from protocol.shapes.firmware import FirmwareComponent, UpdateOutcome
 
 if TYPE_CHECKING:
@@ -119,12 +120,12 @@ class Update:
             # How the update before this one has ended stays there until this one begins.
             fresh = progress is not None and (at_work or progress != before)
             if progress is not None and fresh and progress.has_failed:
-                return Ending(Outcome.FAILED, None, [BmcMessage(note.id, note.text) for note in progress.words])
+                return Ending(Outcome.FAILED, None, bmc_messages(progress.words))
             if progress is not None and progress.is_working:
                 at_work = True
                 self._call.progress(f"the BMC is {progress.state.lower()}", progress.percent)
             elif progress is not None and fresh and (at_work or progress.state.lower() == "complete"):
-                return Ending(Outcome.DONE, None, [BmcMessage(note.id, note.text) for note in progress.words])
+                return Ending(Outcome.DONE, None, bmc_messages(progress.words))
             elif clock() >= begins_by and progress is not None:
                 return ending
             await asyncio.sleep(_STATE_PAUSE)

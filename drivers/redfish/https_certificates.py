@@ -23,8 +23,8 @@ from drivers.redfish.certificate_request import (
 from drivers.redfish.connection import RedfishConnection
 from drivers.redfish.document import Document, action, action_info_uri, dig, link, link_target, links
 from drivers.redfish.failures import NoAnswer, Refused
+from drivers.redfish.manners import OemCertificate
 from drivers.redfish.tasks import Outcome, follow_task, task_named_by, words_about
-from drivers.redfish.vendors import OemCertificate
 from drivers.redfish.walking import each, read_collection
 from protocol.addresses import Scheme
 from protocol.errors import ErrorCode, Issue, OperationError

@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 import aiohttp
 
 from drivers.driver import FileOffers
+from drivers.image_access import ImageAccess
 from drivers.redfish.upload import CHUNK
 from protocol.errors import ErrorCode, OperationError
 
@@ -133,24 +134,24 @@ class WebContent:
 
 
 @contextlib.asynccontextmanager
-async def open_content(image: Image, files: FileOffers | None) -> AsyncIterator[FileContent | WebContent]:
+async def open_content(
+    image: Image, files: FileOffers | None, access: ImageAccess
+) -> AsyncIterator[FileContent | WebContent]:
     """The image's bytes, ready to be sent. Raises OperationError INVALID_ARGUMENT or UNREACHABLE with the reason."""
     if image.path is not None:
         with open_file(image.path, files) as file:
             yield FileContent(file, image.name)
         return
     limits = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENT_SECONDS)
-    login = None if image.user is None else aiohttp.BasicAuth(image.user, image.password or "")
-    async with aiohttp.ClientSession(timeout=limits, trust_env=False, cookie_jar=aiohttp.DummyCookieJar()) as client:
+    headers = {"Accept-Encoding": "identity"}
+    if image.user is not None:
+        headers["Authorization"] = aiohttp.encode_basic_auth(image.user, image.password or "")
+    async with access.session(timeout=limits, trust_env=False, cookie_jar=aiohttp.DummyCookieJar()) as client:
         try:
-            response = await client.get(
-                image.url or "",
-                auth=login,
-                headers={"Accept-Encoding": "identity"},
-                max_redirects=_MOST_REDIRECTS,
-            )
+            response = await client.get(image.url or "", headers=headers, max_redirects=_MOST_REDIRECTS)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise OperationError(
+            refused = access.refusal(error, f"the image {image.shown}")
+            raise refused or OperationError(
                 ErrorCode.UNREACHABLE, f"the image {image.shown} cannot be fetched: {_words(error)}"
             ) from None
         async with response:

@@ -7,8 +7,8 @@ import re
 
 from drivers.redfish.document import Document, dig, link, number, text
 from drivers.redfish.health import health_of, is_absent
+from drivers.redfish.manners import Manners
 from drivers.redfish.placeholders import real_text
-from drivers.redfish.vendors import Manners
 from protocol.shapes.inspect import (
     ChassisIdentity,
     Drive,

@@ -7,9 +7,9 @@ from drivers.redfish.document import Document, dig, link, text
 from drivers.redfish.evidence import gather
 from drivers.redfish.health import component, health_of, worst
 from drivers.redfish.ironic_profile import ironic_verdict
+from drivers.redfish.manners import Manners
 from drivers.redfish.placeholders import real_text
 from drivers.redfish.qualify import judge
-from drivers.redfish.vendors import Manners
 from drivers.redfish.walking import read_collection
 from drivers.registry import load
 from protocol.shapes import Nothing

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from drivers.redfish.document import Document, action, boolean, dig, path_of, same_path, text
-from drivers.redfish.vendors import Manners
+from drivers.redfish.manners import Manners
 from protocol.shapes.virtual_media import InsertMethod, MediaDevice, MediaSlot
 
 __all__ = ["MEDIA_TYPES", "Slot", "candidates", "holds", "shows", "slot_of", "without_mirrors"]

@@ -35,6 +35,7 @@ _INFO = "@Message.ExtendedInfo"
 _LIMIT = 20
 _DEEPEST = 4
 _LONGEST_ID = 200
+_LONGEST_ADVICE = 500
 _MOST_NAMES, _LONGEST_NAME = 256, 1_000
 """Of one message: what is searched for paths must not be endless."""
 
@@ -62,7 +63,7 @@ def notes_of(document: object) -> list[Note]:
 
 
 def bmc_messages(notes: Iterable[Note]) -> list[BmcMessage]:
-    return [BmcMessage(note.id, note.text) for note in notes]
+    return [BmcMessage(note.id, note.text, _advice(note.resolution)) for note in notes]
 
 
 def is_license(notes: Iterable[Note]) -> bool:
@@ -147,6 +148,12 @@ def place_named(notes: Iterable[Note], below: str) -> str | None:
                     if found.lower().startswith(f"{below.rstrip('/').lower()}/"):
                         return str(found)
     return None
+
+
+def _advice(resolution: str) -> str:
+    """Registries write "None" where nothing is to be done (DSP0268, Base)."""
+    advice = resolution.strip()
+    return "" if advice.rstrip(".").lower() in ("", "none", "n/a") else advice[:_LONGEST_ADVICE]
 
 
 _PATH = re.compile(r"/redfish/v1/[\w./:~-]*[\w~]")

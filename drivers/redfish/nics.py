@@ -12,8 +12,8 @@ from drivers.redfish.boot_choices import BootChoice, card_path
 from drivers.redfish.document import Document, Found, dig, link, links, number, same_path, text
 from drivers.redfish.inventory import place_of, whole
 from drivers.redfish.mac_addresses import mac_of
+from drivers.redfish.manners import Manners
 from drivers.redfish.placeholders import real_text
-from drivers.redfish.vendors import Manners
 from protocol.shapes.inspect import NetworkInterface
 
 __all__ = ["Card", "Draft", "drafts_of", "is_own", "put_together"]

@@ -14,8 +14,8 @@ import msgspec
 from drivers.redfish.document import Document, Found, allowed_values, dig, link, links, same_path, text
 from drivers.redfish.health import health_of, is_absent
 from drivers.redfish.inventory import place_of, whole
+from drivers.redfish.manners import Manners
 from drivers.redfish.placeholders import real_text
-from drivers.redfish.vendors import Manners
 from protocol.shapes.management import Health
 from protocol.shapes.raid import Media, RaidController, RaidDrive, RaidLevel, RaidVolume, SpareKind
 

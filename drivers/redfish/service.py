@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from drivers.driver import Call
 from drivers.redfish.document import Document, action, dig, link, links, members, same_path, text
 from drivers.redfish.failures import Refused
+from drivers.redfish.manners import Manners
 from drivers.redfish.registries import KeptRegistry
-from drivers.redfish.vendors import Facts, Manners, facts_of, manners_of
+from drivers.redfish.vendors import Facts, facts_of, manners_of
 from protocol.errors import ErrorCode, OperationError
 
 if TYPE_CHECKING:

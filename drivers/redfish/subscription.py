@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from drivers.redfish import messages
 from drivers.redfish.document import Document, boolean, dig, text
+from drivers.redfish.manners import Manners
 from drivers.redfish.messages import Note
-from drivers.redfish.vendors import Manners
 from drivers.signals import Listener
 
 __all__ = ["amended", "first_words", "free_slot", "is_ours", "slot_words", "takes_events", "was_ours"]

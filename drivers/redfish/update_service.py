@@ -22,8 +22,8 @@ from drivers.redfish.document import (
     text,
 )
 from drivers.redfish.image_source import Image
+from drivers.redfish.manners import Manners
 from drivers.redfish.messages import Note
-from drivers.redfish.vendors import Manners
 from protocol.shapes.bios import ApplyTime
 from protocol.shapes.firmware import Transport
 

@@ -1,5 +1,6 @@
 #!/bin/sh
 # Builds dist/*.deb from this tree and the locked list of packages. Needs no root. The same input gives the same bytes.
+# Usage: build.sh [FOLDER]   FOLDER takes the place of dist.
 #
 #   rackwright                 the program and all that it needs, in a tree of its own: /opt/rackwright/lib
 #   rackwright-agent           the agent's service, user and settings
@@ -21,7 +22,10 @@ command -v dpkg-deb >/dev/null || {
 
 python=$PWD/.venv/bin/python
 here=packaging/deb
-stage=$PWD/build/deb/stage
+output=${1:-dist}
+work=$PWD/build/deb
+[ $# -eq 0 ] || work=$output/work
+stage=$work/stage
 tree=/opt/rackwright/lib
 maintainer="Rackwright maintainers <maintainers@rackwright.example>"
 
@@ -50,12 +54,12 @@ make_tree() {
     # Their commands would look for a Python where this tree was built; the lists of files would tell where that was.
     rm -rf "$lib/bin"
     sed -i '/^\.\.\/\.\.\/bin\//d' "$lib"/*.dist-info/RECORD
-    rm -rf build/deb/wheel
-    said=$("$python" -m hatchling build --target wheel --directory build/deb/wheel 2>&1) || {
+    rm -rf "$work/wheel"
+    said=$("$python" -m hatchling build --target wheel --directory "$work/wheel" 2>&1) || {
         echo "$said" >&2
         exit 1
     }
-    "$python" -m zipfile -e build/deb/wheel/*.whl "$lib"
+    "$python" -m zipfile -e "$work"/wheel/*.whl "$lib"
     # Unchecked: the sources never change below these files, and no start compares their times.
     # One at a time: what is compiled must not depend on which worker came first.
     "$python" -I -m compileall -q -j 1 --invalidation-mode unchecked-hash -s "$stage/rackwright" "$lib"
@@ -111,7 +115,7 @@ pack() {
     (cd "$root" && find . -type f ! -path './DEBIAN/*' -printf '%P\0' | sort -z | xargs -0 md5sum >DEBIAN/md5sums)
     find "$root" -exec touch --no-dereference --date "@$SOURCE_DATE_EPOCH" {} +
     kind=$(sed -n 's/^Architecture: //p' "$root/DEBIAN/control")
-    dpkg-deb -Zxz --root-owner-group --build "$root" "dist/${name}_${version}_$kind.deb" >/dev/null
+    dpkg-deb -Zxz --root-owner-group --build "$root" "$output/${name}_${version}_$kind.deb" >/dev/null
 }
 
 # What the files hold, not what they take on this disk: that differs between file systems.
@@ -120,8 +124,8 @@ installed_kibibytes() {
 }
 
 rm -rf "$stage"
-mkdir -p "$stage" dist
-rm -f dist/rackwright_*.deb dist/rackwright-*.deb
+mkdir -p "$stage" "$output"
+rm -f "$output"/rackwright_*.deb "$output"/rackwright-*.deb
 make_program
 make_service rackwright-agent
 make_service rackwright-daemon
@@ -129,7 +133,7 @@ make_service rackwright-control-plane
 for name in rackwright rackwright-agent rackwright-daemon rackwright-control-plane; do
     pack "$name"
 done
-rm -rf "$stage" build/deb/wheel
-for package in dist/rackwright*_"${version}"_*.deb; do
+rm -rf "$stage" "$work/wheel"
+for package in "$output"/rackwright*_"${version}"_*.deb; do
     echo "$package  $(($(stat -c %s "$package") / 1024)) KiB"
 done

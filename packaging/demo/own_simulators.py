@@ -59,7 +59,7 @@ def start_ipmi(
         return IpmitoolWitness(ipmitool, host, int(port), login, suite, _system_boots)
 
     def serving() -> list[Bmc]:
-        places = _printed(child, r"^(127\.\S+:\d+)$", len(names))
+        places = _printed(child, r"^ipmi://(127\.\S+:\d+)$", len(names))
         return [
             Bmc(name, peer, BmcProtocol.IPMI, f"ipmi://{place}", login, witness(place))
             for name, place in zip(names, places, strict=True)

@@ -11,7 +11,8 @@ from rich.live import Live
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from protocol.presentation import Table, plain, printable
+from protocol.layout import laid_out
+from protocol.presentation import Table, printable
 
 __all__ = ["LiveScreen", "Screen"]
 
@@ -57,7 +58,7 @@ class Screen:
         yield
 
     def summary(self, rows: Sequence[Row]) -> None:
-        self._say("\n" + plain([Table("", list(_COLUMNS), [_cells(row) for row in rows])]))
+        self._say("\n" + laid_out([Table("", list(_COLUMNS), [_cells(row) for row in rows])]))
 
     def _say(self, text: str, style: str = "") -> None:
         print(text, flush=True)

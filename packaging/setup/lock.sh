@@ -18,3 +18,9 @@ done
 compile runtime --all-extras --constraint requirements/dev.txt pyproject.toml
 compile peers --group peers
 compile ironic --group ironic
+# What the ramdisk's agent runs, and no more: it is loaded into memory on every start.
+image=ramdisk/image/files/requirements.txt
+echo "# The agent's packages in the image, locked. Made by packaging/setup/lock.sh." >$image
+printf '%s\n' click cryptography msgspec structlog websockets |
+    uv pip compile --quiet --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
+        --python-version 3.11 --constraint requirements/dev.txt - >>$image

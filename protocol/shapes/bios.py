@@ -62,7 +62,9 @@ class BiosReading(Result, frozen=True, kw_only=True):
 
 class SetBios(Arguments, frozen=True, kw_only=True):
     attributes: dict[str, BiosValue]
+    """The new values by the attributes' names, as bios.getBios lists them; the others stay as they are."""
     apply_time: ApplyTime = ApplyTime.ON_RESET
+    """When they take effect; a machine that takes them at a restart only waits for one all the same."""
 
 
 class SetBiosResult(Result, frozen=True, kw_only=True):

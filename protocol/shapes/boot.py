@@ -55,10 +55,13 @@ class BootReading(Result, frozen=True, kw_only=True):
 
 class SetBootDevice(Arguments, frozen=True, kw_only=True):
     device: BootDevice
+    """What the machine starts from, before its own order."""
     persistent: bool = False
+    """At every start, and not at the next one alone."""
     mode: BootMode | None = None
     """Null keeps the machine's present mode."""
     http_boot_uri: str | None = None
+    """With uefiHttp: the address that the firmware starts from."""
 
 
 class SetBootDeviceResult(Result, frozen=True, kw_only=True):
@@ -73,6 +76,7 @@ class SetBootDeviceResult(Result, frozen=True, kw_only=True):
 
 class SetBootOrder(Arguments, frozen=True, kw_only=True):
     order: list[str]
+    """The BMC's own names, as boot.getBoot lists them, the first one first."""
 
 
 class SetBootOrderResult(Result, frozen=True, kw_only=True):
@@ -88,3 +92,4 @@ class SecureBootReading(Result, frozen=True, kw_only=True):
 
 class SetSecureBoot(Arguments, frozen=True, kw_only=True):
     enabled: bool
+    """Whether the firmware starts signed programs only, from the next start on."""

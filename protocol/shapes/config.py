@@ -29,12 +29,16 @@ __all__ = [
 
 class NetworkProtocolConfig(Arguments, frozen=True, kw_only=True):
     enabled: bool
+    """Whether the BMC offers it."""
     port: int | None = None
+    """The port that it listens on; it stays as it is where this is left out."""
 
 
 class EventDestination(Arguments, frozen=True, kw_only=True):
     url: str
+    """Where the BMC sends its events."""
     context: str | None = None
+    """A text that it sends along."""
 
 
 class BmcConfig(Result, frozen=True, kw_only=True):
@@ -60,13 +64,17 @@ class SetConfig(Arguments, frozen=True, kw_only=True):
     """Only the fields that are given are changed."""
 
     host_name: str | None = None
+    """The BMC's own name in the network."""
     ntp_enabled: bool | None = None
+    """Whether it takes the time from NTP servers."""
     ntp_servers: list[str] | None = None
     """The whole list, in order."""
     time: str | None = None
     """ISO 8601 with an offset, or `now`: the clock of the host that carries this out."""
     time_offset: str | None = None
+    """Its clock's offset from UTC, such as +02:00."""
     protocols: dict[str, NetworkProtocolConfig] | None = None
+    """By the names that Redfish gives them, such as protocols.SSH.enabled=false."""
     event_destinations: list[EventDestination] | None = None
     """Those that are missing are made. Those made without a context bear this product's, and are taken away once they
     are not listed any more; nobody else's are touched."""
@@ -78,6 +86,7 @@ class SetConfigResult(Result, frozen=True, kw_only=True):
 
 class RotatePassword(Arguments, frozen=True, kw_only=True):
     user: str
+    """The account whose password is changed."""
     new_credential_ref: str
     """The agent's vault holds the new password under this name; it never travels."""
 
@@ -120,17 +129,25 @@ class GenerateCsr(Arguments, frozen=True, kw_only=True):
     """The subject, and what key the BMC shall make. The key never leaves the BMC."""
 
     common_name: str
+    """The name that the certificate is for (CN)."""
     alternative_names: list[str] = []
+    """Further names and addresses that it is for."""
     organization: str | None = None
+    """O; some BMCs ask for it."""
     organizational_unit: str | None = None
+    """OU; some BMCs ask for it."""
     city: str | None = None
+    """L; some BMCs ask for it."""
     state: str | None = None
+    """ST; some BMCs ask for it."""
     country: str | None = None
     """Two letters."""
     email: str | None = None
+    """Whom to ask about it."""
     key_algorithm: KeyAlgorithm | None = None
     """The BMC's own choice where it is left out, and the BMC does not ask for one."""
     key_bits: int | None = None
+    """The length of an RSA key, such as 3072."""
     key_curve: str | None = None
     """p256, p384 or p521."""
 
@@ -182,6 +199,7 @@ class ImportConfig(Arguments, frozen=True, kw_only=True):
     document: str
     """As it was exported. What is masked in it is left out; a password or key in clear is refused."""
     restart: HostRestart = HostRestart.NONE
+    """What may be done to the host, where the profile needs a restart."""
 
 
 class ImportConfigResult(Result, frozen=True, kw_only=True):

@@ -55,6 +55,7 @@ class ConsoleOptions(Result, frozen=True, kw_only=True):
 
 class OpenConsole(Arguments, frozen=True, kw_only=True):
     kind: ConsoleKind | None = None
+    """By which way; the driver's own where it is left out."""
     take_over: bool = False
     """End a session that somebody else holds."""
     command: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
@@ -67,6 +68,7 @@ class ConsoleOpened(Result, frozen=True, kw_only=True):
 
 class CloseConsole(Arguments, frozen=True, kw_only=True):
     stream: str
+    """The name that console.openConsole gave it."""
 
 
 class ConsoleClosed(Result, frozen=True, kw_only=True):

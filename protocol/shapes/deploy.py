@@ -37,18 +37,29 @@ class EraseMode(StrEnum):
 
 
 class RootDeviceHints(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Which disk, by what it is; it must fit every hint that is given."""
+
     serial: str | None = None
+    """Its serial number."""
     wwn: str | None = None
+    """Its world wide name."""
     model: str | None = None
+    """Its model, as deploy.getDisks shows it."""
     name: str | None = None
+    """Its device, such as /dev/nvme0n1: names may change from one start to the next."""
     min_size_gib: Annotated[float, Meta(gt=0)] | None = msgspec.field(default=None, name="minSizeGiB")
+    """The least size, in GiB."""
     max_size_gib: Annotated[float, Meta(gt=0)] | None = msgspec.field(default=None, name="maxSizeGiB")
+    """The greatest size, in GiB."""
     rotational: bool | None = None
+    """true: a hard disk; false: one without moving parts."""
     smallest: bool | None = None
+    """true: the smallest of those that fit."""
 
 
 class EraseDisks(Arguments, frozen=True, kw_only=True):
     mode: EraseMode
+    """metadata: partition tables and signatures; full: everything."""
     disks: RootDeviceHints | None = None
     """Null erases every disk that is neither removable nor in use."""
 
@@ -80,15 +91,20 @@ class ImageFormat(StrEnum):
 
 class Image(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     url: str
+    """Where it is fetched from (http or https)."""
     sha256: Annotated[str, Meta(pattern="^[0-9a-fA-F]{64}$")] | None = None
+    """Its published checksum: 64 hexadecimal digits."""
     sha512: Annotated[str, Meta(pattern="^[0-9a-fA-F]{128}$")] | None = None
+    """Its published checksum: 128 hexadecimal digits."""
     format: ImageFormat | None = None
     """Null takes it from the address's ending."""
 
 
 class WriteImage(Arguments, frozen=True, kw_only=True):
     image: Image
+    """What is written."""
     root_device: RootDeviceHints = RootDeviceHints(smallest=True)
+    """Which disk it is written to."""
     grow_root: bool = True
     """The last partition, where it holds a Linux root, and its file system take the rest of the disk, but for the
     room of a configuration drive."""
@@ -109,9 +125,13 @@ class WriteImageResult(Result, frozen=True, kw_only=True):
 
 class WriteConfigDrive(Arguments, frozen=True, kw_only=True):
     user_data: str | None = None
+    """cloud-init's user-data."""
     meta_data: str | None = None
+    """cloud-init's meta-data."""
     network_data: str | None = None
+    """cloud-init's network-config."""
     datasource: Literal["NoCloud"] = "NoCloud"
+    """The form in which it is found by cloud-init."""
     root_device: RootDeviceHints | None = None
     """Null takes the disk to which an image was written since the agent's machine was started."""
     daemon: bool = False
@@ -125,6 +145,7 @@ class ConfigDriveResult(Result, frozen=True, kw_only=True):
 
 class SetBootEntry(Arguments, frozen=True, kw_only=True):
     label: str = "Rackwright"
+    """The entry's name in the firmware's menu."""
     loader: str | None = None
     """A path on the EFI system partition, such as `\\EFI\\debian\\shimx64.efi`; null takes what is found there."""
     root_device: RootDeviceHints | None = None

@@ -52,8 +52,11 @@ class FirmwareUpdate(Arguments, frozen=True, kw_only=True):
     """One update of a list; the fields are those of `UpdateFirmware`."""
 
     image: str
+    """An address that the BMC can fetch, or a file on the site host (`file:///…`)."""
     targets: list[str] = []
+    """Ids, names or paths of the components that it is for."""
     expect_version: str | None = None
+    """What they must show in the end."""
 
 
 class UpdateFirmware(Arguments, frozen=True, kw_only=True):
@@ -67,7 +70,9 @@ class UpdateFirmware(Arguments, frozen=True, kw_only=True):
     expect_version: str | None = None
     """What the components must show in the end. Where they show it already, nothing is sent."""
     apply_time: ApplyTime = ApplyTime.IMMEDIATE
+    """When the BMC puts it into force, where the BMC lets that be chosen."""
     transport: Transport = Transport.AUTO
+    """How the image gets to the BMC."""
     updates: list[FirmwareUpdate] = []
     """In place of `image`, `targets` and `expectVersion`: several updates, one after the other."""
 

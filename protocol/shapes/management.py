@@ -122,6 +122,7 @@ class Indicator(StrEnum):
 
 class SetIndicator(Arguments, frozen=True, kw_only=True):
     state: Indicator
+    """What the light shall do."""
 
 
 class IndicatorReading(Result, frozen=True, kw_only=True):
@@ -131,6 +132,7 @@ class IndicatorReading(Result, frozen=True, kw_only=True):
 
 class ResetBmc(Arguments, frozen=True, kw_only=True):
     force: bool = False
+    """Restart it at once, without letting it end what it does."""
 
 
 class ResetBmcResult(Result, frozen=True, kw_only=True):

@@ -36,6 +36,7 @@ class PowerReading(Result, frozen=True, kw_only=True):
 
 class SetPower(Arguments, frozen=True, kw_only=True):
     action: PowerAction
+    """What is asked for: on and off are states, softOff asks the operating system first, the others are acts."""
     wait: bool = True
     """Return only once the BMC reports the wanted state (for reset, cycle and nmi: once it took the order)."""
     soft_timeout: Annotated[float, Meta(gt=0, le=3600)] = 180.0

@@ -108,18 +108,29 @@ class RaidReading(Result, frozen=True, kw_only=True):
 
 
 class DriveSelector(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Which drives, by what they are."""
+
     count: Annotated[int, Meta(ge=1)]
+    """How many."""
     media: Media | None = None
+    """Of either kind where it is left out, and never mixed."""
     min_size_gib: Annotated[float, Meta(gt=0)] | None = msgspec.field(default=None, name="minSizeGiB")
+    """The least size of each, in GiB."""
     max_size_gib: Annotated[float, Meta(gt=0)] | None = msgspec.field(default=None, name="maxSizeGiB")
+    """The greatest size of each, in GiB."""
     enclosure: str | None = None
+    """Only drives in this enclosure, by the name that raid.getRaid shows."""
     not_boot_drive: bool = True
+    """Leave the drive out that the machine is known to start from."""
 
 
 class VolumeSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     level: RaidLevel
+    """The RAID level; JBOD hands the drives through as they are."""
     name: str | None = None
+    """Its name; a volume of this name, level, size and these drives is kept."""
     size_gib: Annotated[float, Meta(gt=0)] | Literal["max"] = msgspec.field(default="max", name="sizeGiB")
+    """In GiB, or max: all that its drives hold."""
     drives: list[str] | DriveSelector
     """By id or serial number, or how to choose them."""
     spans: Annotated[int, Meta(ge=2)] | None = None
@@ -132,9 +143,11 @@ class ApplyRaid(Arguments, frozen=True, kw_only=True):
     controller: str = "any"
     """The controller's id. With `any`, each volume goes to the first controller that has room for it."""
     volumes: list[VolumeSpec]
+    """What shall be there in the end."""
     delete_others: bool = False
     """Other volumes are deleted: of the named controller, or with `any` of those that get or keep a wanted one."""
     dry_run: bool = False
+    """Only say what would be done."""
     hot_spares: list[str] | DriveSelector | None = None
     """Hot spares for all volumes of a controller."""
 
@@ -160,11 +173,17 @@ class ApplyRaidResult(Result, frozen=True, kw_only=True):
 
 class CreateVolume(Arguments, frozen=True, kw_only=True):
     controller: str
+    """Its id, as raid.getRaid shows it."""
     level: RaidLevel
+    """The RAID level."""
     name: str | None = None
+    """Its name; the controller makes one up where it is left out."""
     size_gib: Annotated[float, Meta(gt=0)] | Literal["max"] = msgspec.field(default="max", name="sizeGiB")
+    """In GiB, or max: all that its drives hold."""
     drives: list[str]
+    """By id or serial number."""
     spans: Annotated[int, Meta(ge=2)] | None = None
+    """How many RAID 1, 5 or 6 groups a RAID 10, 50 or 60 is made of."""
 
 
 class VolumeTask(Result, frozen=True, kw_only=True):
@@ -178,11 +197,14 @@ class VolumeTask(Result, frozen=True, kw_only=True):
 
 class DeleteVolume(Arguments, frozen=True, kw_only=True):
     controller: str
+    """Its id, as raid.getRaid shows it."""
     volume: str
+    """The volume's id; what is on it is lost."""
 
 
 class ClearRaid(Arguments, frozen=True, kw_only=True):
     controller: str
+    """Its id, as raid.getRaid shows it; what is on its volumes is lost."""
 
 
 class RaidTask(Result, frozen=True, kw_only=True):

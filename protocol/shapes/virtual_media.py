@@ -50,7 +50,9 @@ class InsertMedia(Arguments, frozen=True, kw_only=True):
     image: str
     """An http, https, nfs or smb address that the BMC itself can reach."""
     device: MediaDevice = MediaDevice.CD
+    """As what the machine sees it."""
     write_protected: bool = True
+    """The machine may not write to it."""
 
 
 class InsertMediaResult(Result, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from protocol import VERSION
+from ramdisk.image.apt_sources import Mirror, own_mirror
 from ramdisk.image.architectures import ARCHITECTURES, Architecture, own_architecture
 from ramdisk.image.debian import Package, Wanted, encode_packages, unpack_packages
 from ramdisk.image.initrd import compress_usr, first_archive, write_initrd
@@ -34,7 +35,16 @@ from ramdisk.image.python_tree import (
 from ramdisk.image.system_tree import add_applets, add_certificates, leave_out, link_tree
 from ramdisk.iso9660 import Extent
 
-__all__ = ["BuildOptions", "Description", "architecture_named", "build", "built", "command_line", "sources_digest"]
+__all__ = [
+    "PACKAGE_SECTIONS",
+    "BuildOptions",
+    "Description",
+    "architecture_named",
+    "build",
+    "built",
+    "command_line",
+    "sources_digest",
+]
 
 _PROGRAMS = (
     "mmdebstrap",
@@ -48,33 +58,34 @@ _PROGRAMS = (
     "mcopy",
     "mmd",
 )
-_PACKAGE_SECTIONS = ("image", "kernel", "boot", "firmware", "without")
+PACKAGE_SECTIONS = ("image", "kernel", "boot", "firmware", "without")
 _BEST, _FAST = 19, 3
-_KEPT = 2
+_KEPT = 4
 """Images of other sources that stay in a cache: somebody may be using one."""
 _NOTES = "usr/lib/rackwright/image"
 _ISO = "rackwright-ramdisk.iso"
 _KERNEL, _INITRD = "vmlinuz", "initrd.zst"
 _COMPILED = ("usr/lib/python{python}", LIBRARY)
-_STARTED = ("ramdisk.service", "agent.service", "drivers.linux")
-"""What is loaded first, in every start."""
+_STARTED = ("ramdisk.service", "agent.joining", "agent.service", "ramdisk.kexec")
+"""What is loaded in every start."""
 _IMPORTED = ("ramdisk/", "drivers/linux/")
 """What must be importable as a whole."""
-_FIRST_PROGRAMS = ("bin/busybox", "bin/kmod")
+_FIRST_PROGRAMS = ("bin/kmod", "bin/ip", "bin/python{python}")
 _WORD = re.compile(r"[A-Za-z0-9_.,:/=@+-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
     """`fast`: compressed less, for tries. `exactly`: the packages of an earlier build. `words`: more of them for the
-    kernel's command line. `reuse`: packages that were unpacked before will do, whatever Debian has since."""
+    kernel's command line. `mirror`: Debian's, else the one of this host's apt. `reuse`: packages that were unpacked
+    before will do, whatever Debian has since."""
 
     architecture: Architecture
     fast: bool = False
     firmware: bool = False
     exactly: tuple[Package, ...] = ()
     words: tuple[str, ...] = ()
-    mirror: str = "http://deb.debian.org/debian"
+    mirror: str | None = None
     reuse: bool = False
 
 
@@ -119,7 +130,7 @@ def build(output: Path, work: Path, options: BuildOptions, tell: Callable[[str],
     """
     need_programs([*_PROGRAMS, *(["grub-mkimage"] if options.architecture.bios else [])])
     words = command_line(options.architecture, options.words)
-    lists = parse_list(read_file("packages.txt"), options.architecture.debian, _PACKAGE_SECTIONS)
+    lists = parse_list(read_file("packages.txt"), options.architecture.debian, PACKAGE_SECTIONS)
     place = work.resolve() / options.architecture.name
     place.mkdir(parents=True, exist_ok=True)
     with (place / "lock").open("w") as lock:
@@ -150,10 +161,11 @@ def _build(
         version, chosen, first_read = _make_system(tree, stage, options, time)
         tell("compressing it")
         level = _FAST if options.fast else _BEST
-        compress_usr(stage / "usr", made / "usr.squashfs", first=first_read, level=level, time=time)
+        compress_usr(stage / "usr", made / "rest.squashfs", without=first_read, level=level, time=time)
         early = [(path, (tree / "usr/lib/modules" / version / path).read_bytes()) for path in chosen.early]
-        first = first_archive((tree / "usr/bin/busybox").read_bytes(), early, time)
-        write_initrd(made / _INITRD, made / "usr.squashfs", first, time)
+        busybox = (tree / "usr/bin/busybox").read_bytes()
+        first = first_archive(stage / "usr", first_read, busybox, early, time)
+        write_initrd(made / _INITRD, made / "rest.squashfs", first, level=level, time=time)
         shutil.copyfile(tree / f"boot/vmlinuz-{version}", made / _KERNEL)
         tell("making the bootable medium")
         area = make_medium(
@@ -178,14 +190,18 @@ def built(cache: Path, work: Path, options: BuildOptions, tell: Callable[[str], 
 
     Of Debian it may be as old as the cache is: for tests and measurements.
     """
-    folder = cache / sources_digest(options)
-    description = folder / f"{_ISO}.json"
-    if description.is_file():
-        return description
-    others = sorted(cache.glob("*/"), key=lambda path: path.stat().st_mtime)
-    for old in others[:-_KEPT]:
-        shutil.rmtree(old, ignore_errors=True)
-    return build(folder, work, options, tell)
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "lock").open("w") as lock:
+        # Whoever wants the same image at the same time waits for it.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        folder = cache / sources_digest(options)
+        description = folder / f"{_ISO}.json"
+        if description.is_file():
+            return description
+        others = sorted(cache.glob("*/"), key=lambda path: path.stat().st_mtime)
+        for old in others[:-_KEPT]:
+            shutil.rmtree(old, ignore_errors=True)
+        return build(folder, work, options, tell)
 
 
 def sources_digest(options: BuildOptions) -> str:
@@ -206,9 +222,8 @@ def _packages(
 ) -> tuple[Path, tuple[Package, ...]]:
     """The unpacked packages, and which they are."""
     names = [*lists["image"], *lists["kernel"], *lists["boot"], *(lists["firmware"] if options.firmware else ())]
-    wanted = Wanted(
-        names, lists["without"], options.architecture.debian, options.firmware, options.exactly, options.mirror
-    )
+    mirror = own_mirror() if options.mirror is None else Mirror.at(options.mirror)
+    wanted = Wanted(names, lists["without"], options.architecture.debian, options.firmware, mirror, options.exactly)
     tree = place / ("packages-" + hashlib.sha256(repr(wanted).encode()).hexdigest()[:16])
     note = tree.with_suffix(".list")
     if options.reuse and note.is_file() and tree.is_dir():
@@ -267,7 +282,7 @@ def _set_modes(stage: Path) -> None:
 
 def _check(stage: Path, architecture: Architecture, python: str) -> list[str]:
     """Raises BuildError where a program or a module could not be started for want of another. What every start reads,
-    in order, below /usr."""
+    below /usr."""
     missing = missing_libraries(stage / "usr")
     if missing:
         listed = "; ".join(f"{library} (by {users[0]})" for library, users in sorted(missing.items()))
@@ -279,10 +294,9 @@ def _check(stage: Path, architecture: Architecture, python: str) -> list[str]:
         for name, _ in room_files()
         if name.startswith(_IMPORTED) and name.endswith(".py")
     ]
-    faults, files = try_imports(stage, [*_STARTED, *modules], architecture, python)
-    if faults:
-        raise BuildError("modules of the agent cannot be imported in the image: " + "; ".join(faults))
-    return [*_FIRST_PROGRAMS, f"bin/python{python}", *(file.removeprefix("usr/") for file in files)]
+    files = try_imports(stage, _STARTED, architecture, python)
+    try_imports(stage, modules, architecture, python)
+    return [*(name.format(python=python) for name in _FIRST_PROGRAMS), *(file.removeprefix("usr/") for file in files)]
 
 
 def _describe(

@@ -13,19 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protocol.errors import Issue, RequestError
+from ramdisk.image.apt_sources import Mirror
 from ramdisk.image.programs import BuildError, run
 
 __all__ = ["SUITE", "Package", "encode_packages", "parse_chosen", "parse_packages", "unpack_packages"]
 
 SUITE = "bookworm"
 """The release whose Python is the one that the locked wheels are for."""
-_MIRROR = "http://deb.debian.org/debian"
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _CHOSEN = re.compile(r"Inst (?P<name>\S+) \((?P<version>\S+) .*\[(?P<architecture>[a-z0-9]+)\]\)")
 _LINE = re.compile(
     r"(?P<name>[a-z0-9][a-z0-9.+-]+) (?P<version>\S+) (?P<architecture>[a-z0-9]+) (?P<sha256>[0-9a-f]{64})"
 )
 _ARCHIVES = "var/cache/apt/archives"
+_PROVIDED = {"initramfs-tools": "linux-initramfs-tool", "mawk": "awk"}
+"""What packages ask for without saying whose it shall be."""
 _LINKS = ("bin", "lib", "sbin")
 
 
@@ -77,8 +79,8 @@ class Wanted:
     without: Sequence[str]
     architecture: str
     firmware: bool
+    mirror: Mirror
     exactly: Sequence[Package] = ()
-    mirror: str = _MIRROR
 
 
 def unpack_packages(wanted: Wanted, tree: Path, fetched: Path) -> tuple[Package, ...]:
@@ -90,14 +92,18 @@ def unpack_packages(wanted: Wanted, tree: Path, fetched: Path) -> tuple[Package,
         raise BuildError("Debian's keys are not here: apt-get install debian-archive-keyring")
     fetched.mkdir(parents=True, exist_ok=True)
     tree.parent.mkdir(parents=True, exist_ok=True)
-    names = [f"{p.name}={p.version}" for p in wanted.exactly] or list(wanted.names)
+    names = [_exact(package, fetched) for package in wanted.exactly] or list(wanted.names)
     work = tree.with_name(tree.name + ".work")
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
     try:
         (work / "debian.sources").write_text(_sources(wanted.mirror, wanted.firmware))
         (work / "absent").write_text("".join(map(_absent, wanted.without)))
-        _mmdebstrap(wanted.architecture, names, tree, work, fetched)
+        try:
+            _mmdebstrap(wanted.architecture, names, tree, work, fetched)
+        except BuildError as error:
+            hint = ". Where a version is not found, name a mirror that has it: --mirror" if wanted.exactly else ""
+            raise BuildError(f"the Debian packages were not unpacked: {error}{hint}") from error
         archives = tree / _ARCHIVES
         for file in archives.glob("*.deb"):
             if not (fetched / file.name).exists():
@@ -110,6 +116,12 @@ def unpack_packages(wanted: Wanted, tree: Path, fetched: Path) -> tuple[Package,
     return found
 
 
+def _exact(package: Package, fetched: Path) -> str:
+    """For apt: the file where it was kept (mirrors only have the newest version), else name and version."""
+    file = (fetched / package.file_name).resolve()
+    return str(file) if file.is_file() else f"{package.name}={package.version}"
+
+
 def _mmdebstrap(architecture: str, names: Sequence[str], tree: Path, work: Path, fetched: Path) -> None:
     """Raises BuildError."""
     archives = f'"$1"/{_ARCHIVES}'
@@ -119,18 +131,15 @@ def _mmdebstrap(architecture: str, names: Sequence[str], tree: Path, work: Path,
         f'cat {shlex.quote(str(work / "absent"))} >>"$1"/var/lib/dpkg/status',
         f"mkdir -p {archives} && find {shlex.quote(str(fetched))} -name '*.deb' -exec cp -t {archives} {{}} +",
     ]
-    try:
-        run(
-            [
-                *("mmdebstrap", "--variant=extract", "--mode=chrootless", "--format=directory", "--skip=cleanup"),
-                f"--architectures={architecture}",
-                *(f"--setup-hook={hook}" for hook in prepare),
-                f"--include={','.join(names)}",
-                *(SUITE, tree, work / "debian.sources"),
-            ]
-        )
-    except BuildError as error:
-        raise BuildError(f"the Debian packages were not unpacked: {error}") from error
+    run(
+        [
+            *("mmdebstrap", "--variant=extract", "--mode=chrootless", "--format=directory", "--skip=cleanup"),
+            f"--architectures={architecture}",
+            *(f"--setup-hook={hook}" for hook in prepare),
+            *(f"--include={name}" for name in names),
+            *(SUITE, tree, work / "debian.sources"),
+        ]
+    )
 
 
 def _chosen(architecture: str, names: Sequence[str], tree: Path, work: Path) -> tuple[Package, ...]:
@@ -149,22 +158,21 @@ def _library_links(architecture: str) -> tuple[str, ...]:
     return ("lib64",) if architecture == "amd64" else ()
 
 
-def _sources(mirror: str, firmware: bool) -> str:
-    """Where apt looks. The security updates are on the same host, in Debian's own layout."""
+def _sources(mirror: Mirror, firmware: bool) -> str:
+    """Where apt looks."""
     components = "main non-free-firmware" if firmware else "main"
     return "".join(
         f"Types: deb\nURIs: {uri}\nSuites: {suites}\nComponents: {components}\nSigned-By: {_KEYRING}\n\n"
         for uri, suites in (
-            (mirror, f"{SUITE} {SUITE}-updates"),
-            (mirror.rstrip("/") + "-security", f"{SUITE}-security"),
+            (mirror.archive, f"{SUITE} {SUITE}-updates"),
+            (mirror.security, f"{SUITE}-security"),
         )
     )
 
 
 def _absent(name: str) -> str:
     """A package that counts as installed, in a version that is never too low."""
-    # The kernel's package wants any program that makes an initial ramdisk.
-    provides = "Provides: linux-initramfs-tool\n" if name == "initramfs-tools" else ""
+    provides = f"Provides: {_PROVIDED[name]}\n" if name in _PROVIDED else ""
     return (
         f"Package: {name}\nStatus: install ok installed\nArchitecture: all\nMulti-Arch: foreign\nVersion: 9999:0\n"
         f"Maintainer: nobody\nDescription: left out\n{provides}\n"

@@ -1,24 +1,27 @@
-"""The initial ramdisk: a small start of it as a compressed archive, and /usr as one compressed file system beside it.
+"""The initial ramdisk: what every start reads as a compressed archive, the rest of /usr as a compressed file system.
 
-/usr is read where it lies, so that a machine that starts neither unpacks nor holds what it does not use.
+The archive is unpacked by the kernel in one go, beside its search for devices; reading it afterwards costs nothing.
+The file system is read where it lies: a machine neither unpacks nor holds what it does not use. /usr shows both.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ramdisk.image import cpio
+from ramdisk.image.cpio import Member
 from ramdisk.image.kernel_modules import module_name
 from ramdisk.image.lists import read_file
 from ramdisk.image.programs import run
-from ramdisk.image.system_tree import SYSTEM_FILES
+from ramdisk.image.system_tree import BUSYBOX, SYSTEM_FILES
 
 __all__ = ["compress_usr", "first_archive", "write_initrd"]
 
 _BLOCK = 256 * 1024
-_USR = "early/usr.squashfs"
+_REST = "early/rest.squashfs"
+_FIRST = "early/usr"
 _FOLDERS = {
-    **dict.fromkeys(("early", "dev", "proc", "sys", "run", "mnt", "usr"), 0o755),
+    **dict.fromkeys(("early", "early/rest", "dev", "proc", "sys", "run", "mnt", "usr"), 0o755),
     **dict.fromkeys(("etc", "etc/ssl", "etc/ssl/certs", "var", "var/lib", "var/log"), 0o755),
     **dict.fromkeys(("root", "rackwright"), 0o700),
     **dict.fromkeys(("tmp", "var/tmp"), 0o1777),
@@ -31,31 +34,29 @@ _LINKS = {
     "etc/ssl/certs/ca-certificates.crt": "/usr/lib/ssl/cert.pem",
 }
 _ALIGNED = 512
-_MOST = 32767
-"""The highest rank that mksquashfs knows."""
 
 
-def compress_usr(usr: Path, target: Path, *, first: Sequence[str], level: int, time: int) -> None:
-    """Everything belongs to root and is of one time. `level`: 1 to 22, as zstd has them. Raises BuildError.
-
-    `first`: files below `usr` that every start reads, in that order. Small files share compressed blocks, and the
-    kernel keeps three of them: what is read one after the other lies together, and is unpacked once.
-    """
+def compress_usr(usr: Path, target: Path, *, without: Iterable[str], level: int, time: int) -> None:
+    """Everything below `usr` but the files `without`. All belongs to root and is of one time. `level`: 1 to 22, as
+    zstd has them. Raises BuildError."""
     target.unlink(missing_ok=True)
-    order = target.with_suffix(".order")
-    order.write_text("".join(f"{name} {_MOST - number}\n" for number, name in enumerate(first[:_MOST])))
+    left_out = target.with_suffix(".without")
+    left_out.write_text("".join(f"{name}\n" for name in without))
     run(
         [
             *("mksquashfs", usr, target, "-noappend", "-quiet", "-no-progress", "-no-xattrs", "-all-root"),
             *("-comp", "zstd", "-Xcompression-level", str(level), "-b", str(_BLOCK)),
-            *("-all-time", str(time), "-mkfs-time", str(time), "-sort", order),
+            *("-all-time", str(time), "-mkfs-time", str(time), "-ef", left_out),
         ]
     )
-    order.unlink()
+    left_out.unlink()
 
 
-def first_archive(busybox: bytes, modules: Sequence[tuple[str, bytes]], time: int) -> bytes:
-    """All but /usr. `modules`: what reading /usr needs, in the order of loading; their paths and contents."""
+def first_archive(
+    usr: Path, first: Iterable[str], busybox: bytes, modules: Sequence[tuple[str, bytes]], time: int
+) -> bytes:
+    """All but the rest of /usr. `first`: the files below `usr` that belong here. `modules`: what showing /usr needs,
+    in the order of loading; their paths and contents."""
     names = [f"{module_name(path)}.ko" for path, _ in modules]
     members = [
         *(cpio.folder(name, mode) for name, mode in _FOLDERS.items()),
@@ -63,8 +64,9 @@ def first_archive(busybox: bytes, modules: Sequence[tuple[str, bytes]], time: in
         *(cpio.file(name, text.encode()) for name, text in SYSTEM_FILES.items()),
         *(cpio.file(f"early/{name}", data) for name, (_, data) in zip(names, modules, strict=True)),
         cpio.file("early/order", "".join(f"{name}\n" for name in names).encode()),
-        cpio.file("early/busybox", busybox, 0o755),
+        cpio.file(BUSYBOX.lstrip("/"), busybox, 0o755),
         cpio.file("init", read_file("init").encode(), 0o755),
+        *_first_files(usr, first),
         # The kernel opens it before anything is mounted.
         cpio.device("dev/console", 5, 1),
         cpio.device("dev/null", 1, 3, 0o666),
@@ -72,15 +74,23 @@ def first_archive(busybox: bytes, modules: Sequence[tuple[str, bytes]], time: in
     return cpio.make_archive(members, time)
 
 
-def write_initrd(target: Path, usr: Path, first: bytes, time: int) -> None:
-    """`usr`: the compressed file system. It stands before the compressed archive, as microcode does: kernels are used
-    to that order, and to uncompressed archives behind. Raises BuildError."""
-    second = cpio.make_archive([cpio.folder("early"), cpio.file(_USR, usr.read_bytes())], time)
+def _first_files(usr: Path, names: Iterable[str]) -> Iterator[Member]:
+    folders = {_FIRST}
+    for name in names:
+        folders |= {f"{_FIRST}/{above}" for above in Path(name).parents if above.name}
+        yield cpio.file(f"{_FIRST}/{name}", (usr / name).read_bytes(), (usr / name).stat().st_mode & 0o777)
+    yield from map(cpio.folder, folders)
+
+
+def write_initrd(target: Path, rest: Path, first: bytes, *, level: int, time: int) -> None:
+    """`rest`: the compressed file system. It stands before the compressed archive, as microcode does: kernels are
+    used to that order, and to uncompressed archives behind. Raises BuildError."""
+    second = cpio.make_archive([cpio.folder("early"), cpio.file(_REST, rest.read_bytes())], time)
     compressed = target.with_suffix(".first")
     source = target.with_suffix(".cpio")
     source.write_bytes(first)
     try:
-        run(["zstd", "-q", "-f", "-19", "--no-check", "-o", compressed, source])
+        run(["zstd", "-q", "-f", f"-{level}", "--no-check", "-o", compressed, source])
         with target.open("wb") as file:
             file.write(second)
             file.write(bytes(-len(second) % _ALIGNED))

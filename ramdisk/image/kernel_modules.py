@@ -24,7 +24,8 @@ __all__ = [
 
 SECTIONS = ("early", "always", "loadable")
 _SUFFIX = re.compile(r"\.ko(\.(xz|zst|gz))?$")
-_FIRMWARE = re.compile(rb"\0firmware=([^\0]+)\0")
+_INSERTED = re.compile(r"^insmod (/.*?\.ko(?:\.\w+)?)(?:\s|$)", re.MULTILINE)
+_FIRMWARE = re.compile(rb"\0firmware=([^\0]+)(?=\0)")
 _INDEXES = re.compile(r"modules\.(alias|dep|symbols|builtin|builtin\.alias)\.bin|modules\.(softdep|devname)")
 """What kmod reads; the rest of depmod's files are the same in words."""
 
@@ -46,8 +47,7 @@ def module_name(path: str) -> str:
 
 def parse_insertions(text: str) -> tuple[str, ...]:
     """The files that `modprobe --show-depends` would insert, in its order, each once. Pure."""
-    found = dict.fromkeys(line.split()[1] for line in text.splitlines() if line.startswith("insmod "))
-    return tuple(found)
+    return tuple(dict.fromkeys(_INSERTED.findall(text)))
 
 
 def firmware_names(module: bytes) -> frozenset[str]:

@@ -25,6 +25,7 @@ _PACKAGES = {
 }
 """Where Debian has each program."""
 _LAST_LINES = 8
+_LINE = 300
 
 
 class BuildError(RackwrightError):
@@ -65,7 +66,8 @@ def run(
         raise BuildError(f"{words[0]} is not installed here") from None
     if ended.returncode not in accept:
         said = (ended.stderr + ended.stdout).decode(errors="replace").strip().splitlines()[-_LAST_LINES:]
-        raise BuildError(f"{Path(str(words[0])).name} failed with exit code {ended.returncode}: " + "\n  ".join(said))
+        listed = "\n  ".join(line.strip()[:_LINE] for line in said if line.strip())
+        raise BuildError(f"{Path(str(words[0])).name} failed with exit code {ended.returncode}:\n  {listed}")
     return ended.stdout.decode(errors="replace")
 
 

@@ -40,7 +40,7 @@ for module in list(sys.modules.values()):
         if file and file.endswith((".pyc", ".so")):
             print("file", file)
 with open("/proc/self/maps") as maps:
-    for file in sorted({{line.split()[-1] for line in maps if ".so" in line}}):
+    for file in sorted({{line.split(None, 5)[-1].strip() for line in maps if ".so" in line}}):
         print("file", file)
 """
 _RECORDS = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
@@ -108,25 +108,26 @@ def compile_modules(root: Path, folders: Sequence[str], architecture: Architectu
     _python(root, architecture, python, *words, *(str(root / folder) for folder in folders))
 
 
-def try_imports(
-    root: Path, modules: Sequence[str], architecture: Architecture, python: str
-) -> tuple[list[str], list[str]]:
-    """Imports these one by one, with nothing but what is in the image: the faults, and the files that were read, in
-    their order, below `root`. Both are empty for machines whose programs do not run here.
-    """
+def try_imports(root: Path, modules: Sequence[str], architecture: Architecture, python: str) -> list[str]:
+    """Imports these one by one, with nothing but what is in the image; the files that were read, below `root`. None
+    are known for machines whose programs do not run here. Raises BuildError that names every module that failed."""
     if architecture != own_architecture():
-        return [], []
+        return []
     program = _TRIAL.format(library=str(root / LIBRARY), modules=list(modules))
     said = _python(root, architecture, python, "-S", "-c", program).splitlines()
     faults = [line.removeprefix("fault ") for line in said if line.startswith("fault ")]
+    if faults:
+        raise BuildError("modules of the agent cannot be imported in the image: " + "; ".join(faults))
     files = dict.fromkeys(Path(line.removeprefix("file ")) for line in said if line.startswith("file "))
     inside = [file.resolve() for file in files if file.is_relative_to(root)]
-    return faults, list(dict.fromkeys(str(file.relative_to(root.resolve())) for file in inside if file.is_file()))
+    return sorted({str(file.relative_to(root.resolve())) for file in inside if file.is_file()})
 
 
 def _python(root: Path, architecture: Architecture, python: str, *words: str) -> str:
     """The image's own interpreter, where its programs run here; else this host's of the same version."""
     settings = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1"}
+    # Where in a line something was raised is a fifth of the compiled modules.
+    settings["PYTHONNODEBUGRANGES"] = "1"
     if architecture == own_architecture():
         loader = root / architecture.loader
         started: list[str | Path] = [loader, "--library-path", loader.parent, root / f"usr/bin/python{python}"]

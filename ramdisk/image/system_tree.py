@@ -6,11 +6,12 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-__all__ = ["SYSTEM_FILES", "add_applets", "add_certificates", "leave_out", "link_tree", "without_matches"]
+__all__ = ["BUSYBOX", "SYSTEM_FILES", "add_applets", "add_certificates", "leave_out", "link_tree", "without_matches"]
 
 _CERTIFICATES = "usr/share/ca-certificates/mozilla"
 _BUNDLE = "usr/lib/ssl/cert.pem"
 """Where OpenSSL looks first."""
+BUSYBOX = "/early/busybox"
 SYSTEM_FILES = {
     "etc/passwd": "root:*:0:0:root:/root:/usr/bin/bash\nnobody:*:65534:65534:nobody:/:/usr/bin/false\n",
     "etc/group": "root:*:0:\ntty:*:5:\ndisk:*:6:\nnogroup:*:65534:\n",
@@ -73,13 +74,14 @@ def link_tree(tree: Path, paths: Iterable[str], target: Path) -> None:
 
 
 def add_applets(target: Path, names: Iterable[str]) -> None:
-    """Gives busybox the names that no package's own program has."""
+    """Gives busybox the names that no package's own program has. It lies beside the first process, once."""
+    busybox = target / "usr/bin/busybox"
+    busybox.unlink(missing_ok=True)
+    busybox.symlink_to(BUSYBOX)
     present = {path.name for folder in ("usr/bin", "usr/sbin") for path in (target / folder).iterdir()}
     for name in names:
         if name not in present:
             (target / "usr/bin" / name).symlink_to("busybox")
-    if "sh" not in present:
-        (target / "usr/bin/sh").symlink_to("busybox")
 
 
 def add_certificates(tree: Path, target: Path) -> int:

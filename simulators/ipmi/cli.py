@@ -15,10 +15,9 @@ from simulators.ipmi.faults import FaultError, FaultRule, load_faults
 from simulators.ipmi.identity import Identity
 from simulators.ipmi.journal_file import JournalFile
 from simulators.ipmi.server import IpmiFleet
+from simulators.login import DEFAULT_PASSWORD, DEFAULT_USER, hint
 
 log = logging.getLogger(__name__)
-
-_DEFAULT_PASSWORD = b"password"
 
 
 def _suites(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
@@ -41,7 +40,7 @@ def _faults(context: click.Context, parameter: click.Parameter, value: Path | No
 
 def _password(context: click.Context, parameter: click.Parameter, value: Path | None) -> bytes:
     if value is None:
-        return _DEFAULT_PASSWORD
+        return DEFAULT_PASSWORD.encode()
     try:
         return value.read_bytes().rstrip(b"\r\n")
     except OSError as error:
@@ -53,13 +52,13 @@ def _password(context: click.Context, parameter: click.Parameter, value: Path | 
 @click.option("--port", default=0, show_default=True, type=click.IntRange(0, 65535), help="First port; 0: free ones.")
 @click.option("--count", default=1, show_default=True, type=click.IntRange(1, 10_000), help="How many BMCs.")
 @click.option("--addresses", is_flag=True, help="One address for each BMC, instead of one port each.")
-@click.option("--user", default="admin", show_default=True, help="Name of the administrator.")
+@click.option("--user", default=DEFAULT_USER, show_default=True, help="Name of the administrator.")
 @click.option(
     "--password-file",
     "password",
     type=click.Path(path_type=Path),
     callback=_password,
-    help='File with the password. Without it the password is "password".',
+    help="File with the password.  [default: one that is printed]",
 )
 @click.option(
     "--delay", default=0.0, show_default=True, type=click.FloatRange(0), help="Milliseconds before an answer."
@@ -116,12 +115,12 @@ def ipmi(
         raise click.ClickException(f"cannot write {journal}: {error.strerror}: choose another --journal") from error
     try:
         with journal_file or contextlib.nullcontext():
-            asyncio.run(_serve(fleet, faults, journal_file))
+            asyncio.run(_serve(fleet, faults, journal_file, hint(user, password.decode("utf-8", "replace"))))
     except OSError as error:
         raise click.ClickException(f"cannot listen: {error}: choose another --host or --port") from error
 
 
-async def _serve(fleet: IpmiFleet, faults: Path | None, journal: JournalFile | None) -> None:
+async def _serve(fleet: IpmiFleet, faults: Path | None, journal: JournalFile | None, login: str) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -132,7 +131,8 @@ async def _serve(fleet: IpmiFleet, faults: Path | None, journal: JournalFile | N
             name = f"{server.host}:{server.port}"
             if journal is not None:
                 journal.follow(server.bmc, name)
-            click.echo(name)
+            click.echo(f"ipmi://{name}")
+        click.echo(login)
         await stop.wait()
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from simulators.login import read_password
 from simulators.machine.bmc_memory import BmcMemoryError
 from simulators.machine.firmware import find_uefi
 from simulators.machine.image import ImageFault
@@ -28,7 +29,6 @@ from simulators.machine.spec import (
     SpecError,
 )
 from simulators.machine.state_folder import StateError, StateFolder, open_disk
-from simulators.redfish.cli import read_password
 
 DEFAULT_FOLDER = Path("~/.local/state/rackwright/machine")
 _SIZE = re.compile(r"(\d+)([KMGT]?)i?B?", re.IGNORECASE)
@@ -94,7 +94,7 @@ def _forwards(context: click.Context, parameter: click.Parameter, values: tuple[
 @click.option(
     "--password-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="File whose first line is the password of a new BMC.  [default: the word password]",
+    help="File whose first line is the password of a new BMC.  [default: one that is printed]",
 )
 @click.option("--tls/--http", "with_tls", default=True, show_default=True, help="Redfish with TLS, or without.")
 @click.option(

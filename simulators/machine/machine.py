@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from simulators.ipmi import IpmiServer
 from simulators.ipmi.boot_options import BOOT_VALID_SECONDS, BootOverride
+from simulators.login import DEFAULT_PASSWORD, DEFAULT_USER
 from simulators.machine.bmc_memory import BmcMemoryFile, InsertedImage, SavedAccount, read_memory
 from simulators.machine.boot_override import boot_of_flags, plan_of
 from simulators.machine.command_line import qemu_command
@@ -31,7 +32,7 @@ from simulators.redfish.documents import JsonObject, schema_of
 
 log = logging.getLogger(__name__)
 
-DEFAULT_USERS: Mapping[str, str] = {"admin": "password"}
+DEFAULT_USERS: Mapping[str, str] = {DEFAULT_USER: DEFAULT_PASSWORD}
 # The mode follows from the firmware, which may be another one when the folder is opened again.
 _REMEMBERED = (OVERRIDE_KEYS | {"BootOrder"}) - {"BootSourceOverrideMode"}
 

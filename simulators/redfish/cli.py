@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from simulators.login import DEFAULT_PASSWORD, DEFAULT_USER, hint, read_password
 from simulators.redfish.faults import FaultFileError, FaultRule, load_faults
 from simulators.redfish.fleet import RedfishFleet
 from simulators.redfish.options import ServiceOptions
@@ -18,8 +19,11 @@ from simulators.redfish.vendors import BEHAVIOURS
 LISTED_URLS = 20
 
 
-async def serve(fleet: RedfishFleet, announce: Callable[[str], None]) -> None:
-    """Serves until SIGTERM or SIGINT, then stops cleanly: no socket and no task is left."""
+async def serve(fleet: RedfishFleet, announce: Callable[[str], None], login: str = "") -> None:
+    """Serves until SIGTERM or SIGINT, then stops cleanly: no socket and no task is left.
+
+    `login` is what is told of it.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -32,6 +36,8 @@ async def serve(fleet: RedfishFleet, announce: Callable[[str], None]) -> None:
                 announce(f"and {len(fleet) - LISTED_URLS} more, the last at {fleet.urls[-1]}")
             if fleet.tls is not None:
                 announce(f"certificate SHA-256 {fleet.tls.fingerprint}")
+            if login:
+                announce(login)
             await stop.wait()
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -42,8 +48,8 @@ def run(
     tree: Path = OWN_TREE,
     *,
     count: int = 1,
-    user: str = "admin",
-    password: str = "password",  # noqa: S107 - the well-known password of a simulator
+    user: str = DEFAULT_USER,
+    password: str = DEFAULT_PASSWORD,
     tls: bool | TlsMaterial = True,
     host: str = "127.0.0.1",
     port: int = 0,
@@ -72,7 +78,7 @@ def run(
     for server in fleet:
         for rule in faults:
             server.faults.add(rule)
-    asyncio.run(serve(fleet, announce))
+    asyncio.run(serve(fleet, announce, hint(user, password)))
 
 
 @click.command()
@@ -90,11 +96,11 @@ def run(
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the first BMC; 0 takes free ones.")
-@click.option("--user", default="admin", show_default=True, help="User name of the login.")
+@click.option("--user", default=DEFAULT_USER, show_default=True, help="User name of the login.")
 @click.option(
     "--password-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="File whose first line is the password.  [default: the word password]",
+    help="File whose first line is the password.  [default: one that is printed]",
 )
 @click.option(
     "--tls/--http", "with_tls", default=True, show_default=True, help="TLS with a fresh certificate, or none."
@@ -175,13 +181,3 @@ def redfish(
         )
     except (TreeError, FaultFileError, ValueError, OSError) as error:
         raise click.ClickException(str(error)) from error
-
-
-def read_password(file: Path | None) -> str:
-    """The first line of a password file. ClickException where it is empty."""
-    if file is None:
-        return "password"
-    lines = file.read_text().splitlines()
-    if not lines or not lines[0]:
-        raise click.ClickException(f"{file} is empty: write the password into its first line.")
-    return lines[0]

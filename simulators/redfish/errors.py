@@ -219,6 +219,19 @@ def action_parameter_type(action: str, name: str, value: object) -> RedfishError
     )
 
 
+def action_parameter_format(action: str, name: str, value: object) -> RedfishError:
+    return RedfishError(
+        400,
+        Message(
+            "ActionParameterValueFormatError",
+            f"The value {value!r} of the parameter {name} of {action} has a form that is not accepted.",
+            "Warning",
+            "Send a value of another form.",
+            (str(value), name, action),
+        ),
+    )
+
+
 def action_parameter_not_in_list(action: str, name: str, value: object, allowed: Iterable[object]) -> RedfishError:
     choices = ", ".join(str(choice) for choice in allowed)
     return RedfishError(

@@ -5,7 +5,7 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -14,7 +14,9 @@ from urllib.parse import unquote
 import aiohttp
 from aiohttp import web
 
+from simulators.login import DEFAULT_PASSWORD, DEFAULT_USER
 from simulators.redfish.accounts import ANONYMOUS, Principal
+from simulators.redfish.admission import login_kind
 from simulators.redfish.behaviour import Behaviour
 from simulators.redfish.control import CONTROL_ROOT, control
 from simulators.redfish.documents import Answer, JsonObject, Request, Upload, path_key
@@ -33,7 +35,7 @@ from simulators.redfish.wire import NO_ACCESS_LOG, RedfishProtocol, cut, http_re
 
 log = logging.getLogger(__name__)
 
-DEFAULT_USERS: Mapping[str, str | Account] = {"admin": "password"}
+DEFAULT_USERS: Mapping[str, str | Account] = {DEFAULT_USER: DEFAULT_PASSWORD}
 DELIVERY_TIMEOUT = aiohttp.ClientTimeout(total=10)
 SHUTDOWN_SECONDS = 0.02  # for requests in flight; aiohttp takes 0 for "without end"
 
@@ -44,8 +46,9 @@ class RedfishServer:
     `tree` is a folder, a loaded tree, or None for the small 1U server of our own. `tls` is True for a
     self-signed certificate, or the material to use. `port` 0 takes a free one; see `url` and `port`.
     `latency` seconds pass before each answer. `control` enables `/_simulator`. `behaviour` overrides
-    the vendor that the tree tells of, by object or name. Raises TreeError for a folder that cannot be
-    served, OSError where the address is taken.
+    the vendor that the tree tells of, by object or name. `fetches_images`: SimpleUpdate fetches what it is
+    given over http and https; else it takes it by its name alone. Raises TreeError for a folder that cannot
+    be served, OSError where the address is taken.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class RedfishServer:
         journal_size: int = 10_000,
         clock: Clock = time.monotonic,
         ssl_context: ssl.SSLContext | None = None,
+        fetches_images: bool = True,
     ) -> None:
         self.tree = tree if isinstance(tree, RecordedTree) else RecordedTree.load(Path(tree or OWN_TREE))
         self.service = RedfishService(
@@ -90,11 +94,13 @@ class RedfishServer:
         self._listener: asyncio.Server | None = None
         self._http: web.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._deliveries: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
         self._outage: asyncio.Task[None] | None = None
         self._client: aiohttp.ClientSession | None = None
         self.service.member = self._member
         self.service.events.deliver = self._deliver
+        if fetches_images:
+            self.service.update.in_background = self._in_background
         self.service.timeline.on_schedule = lambda _due: self._arm_timer()
 
     @property
@@ -122,7 +128,7 @@ class RedfishServer:
             self._timer.cancel()
             self._timer = None
         self.service.events.streams.close_all()
-        running = [task for task in (self._outage, *self._deliveries) if task is not None]
+        running = [task for task in (self._outage, *self._background) if task is not None]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
@@ -178,7 +184,7 @@ class RedfishServer:
         if self._control and request.path.startswith(CONTROL_ROOT):
             return http_response(control(self, request))
         entry = self.journal.record(request)
-        chosen = self.faults.take(request, self.service.login_kind(request)) if len(self.faults) else None
+        chosen = self.faults.take(request, login_kind(request)) if len(self.faults) else None
         effect = chosen[1] if chosen else None
         if entry is not None and chosen:
             entry.fault = chosen[0]
@@ -192,7 +198,7 @@ class RedfishServer:
             answer, principal = self._execute(request)
             if entry is not None:
                 entry.executed = True
-                note_principal(entry, principal, self.service.login_kind(request))
+                note_principal(entry, principal, login_kind(request))
         if effect is None:
             if entry is not None:
                 entry.status = answer.status
@@ -213,7 +219,7 @@ class RedfishServer:
             refusal = error.answer()
         if entry is not None:
             entry.executed, entry.status = refusal is None, refusal.status if refusal else 200
-            note_principal(entry, principal, self.service.login_kind(request))
+            note_principal(entry, principal, login_kind(request))
         if refusal is not None:
             return http_response(refusal)
         if isinstance(incoming.protocol, RedfishProtocol):
@@ -236,7 +242,7 @@ class RedfishServer:
         if document is None or not len(self.faults):
             return document
         alone = Request("GET", path, "", request.headers, secure=request.secure)
-        return self.faults.expanded(alone, self.service.login_kind(request), document)
+        return self.faults.expanded(alone, login_kind(request), document)
 
     def _execute(self, request: Request) -> tuple[Answer, Principal]:
         was_down = bool(self.service.manager.down_for)
@@ -307,12 +313,17 @@ class RedfishServer:
 
     def _deliver(self, destination: str, event: JsonObject, headers: Mapping[str, str]) -> None:
         try:
-            loop = asyncio.get_running_loop()
+            asyncio.get_running_loop()
         except RuntimeError:
             return  # changed from outside the loop: there is nobody to send it
-        task = loop.create_task(self._send_event(destination, event, headers))
-        self._deliveries.add(task)
-        task.add_done_callback(self._deliveries.discard)
+        self._in_background(self._send_event(destination, event, headers))
+
+    def _in_background(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Goes on until it is done, or until the server stops."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
 
     async def _send_event(self, destination: str, event: JsonObject, headers: Mapping[str, str]) -> None:
         if self._client is None:

@@ -13,11 +13,10 @@ from simulators.redfish.access import Access
 from simulators.redfish.accounts import (
     ANONYMOUS,
     AccountBook,
-    LoginKind,
     Principal,
     SessionBook,
-    password_change_required,
 )
+from simulators.redfish.admission import Admission, same_etag
 from simulators.redfish.behaviour import Behaviour
 from simulators.redfish.bios import Bios
 from simulators.redfish.boot import BootOverride
@@ -26,16 +25,12 @@ from simulators.redfish.documents import Answer, JsonObject, Request, linked_pat
 from simulators.redfish.errors import (
     Message,
     RedfishError,
-    insufficient_privilege,
     malformed_json,
     method_not_allowed,
     not_found,
-    precondition_failed,
-    precondition_required,
     recorded_error,
     success_document,
     temporarily_unavailable,
-    unauthorized,
 )
 from simulators.redfish.events import Events
 from simulators.redfish.machine import Machine, merge_properties
@@ -56,31 +51,6 @@ from simulators.redfish.update import Update
 from simulators.redfish.vendors import detect_behaviour
 
 log = logging.getLogger(__name__)
-
-METHODS = frozenset({"GET", "HEAD", "POST", "PATCH", "PUT", "DELETE", "OPTIONS"})
-OPEN_PATHS = frozenset(
-    path_key(path)
-    for path in (
-        "/redfish",
-        SERVICE_ROOT,
-        f"{SERVICE_ROOT}/odata",
-        f"{SERVICE_ROOT}/$metadata",
-        f"{SERVICE_ROOT}/openapi.yaml",
-    )
-)
-# What a change of these schemas asks for; all others ask for ConfigureComponents (DSP0266, Privileges).
-MANAGER_SCHEMAS = frozenset(
-    {
-        "Manager",
-        "ManagerNetworkProtocol",
-        "EventService",
-        "EventDestination",
-        "EventDestinationCollection",
-        "SessionService",
-    }
-    | {"TaskService", "CertificateService", "CertificateCollection", "Certificate"}
-)
-SELF_SCHEMAS = frozenset({"ManagerAccount", "ManagerAccountCollection", "Session"})
 
 
 class RedfishService:
@@ -106,6 +76,7 @@ class RedfishService:
         self.options = options
         self.accounts = AccountBook(self.store, self.timeline, options, users)
         self.sessions = SessionBook(self.store, self.timeline, options, self.accounts)
+        self.admission = Admission(options, self.behaviour, self.accounts, self.sessions)
         self.store.on_change = self.behaviour.on_change
         self.routes = Routes()
         self.tasks = TaskEngine(self.machine)
@@ -137,12 +108,6 @@ class RedfishService:
         self._features: JsonObject = features if isinstance(features, dict) else {}
         self.member: MemberReader = lambda _request, path: self.store.document(path)
 
-    def login_kind(self, request: Request) -> LoginKind:
-        """How a request says who sends it, whether or not that is true."""
-        if "X-Auth-Token" in request.headers:
-            return LoginKind.SESSION
-        return LoginKind.BASIC if "Authorization" in request.headers else LoginKind.NONE
-
     def answer(self, request: Request) -> tuple[Answer, Principal]:
         """Carries out one request. The principal is ANONYMOUS where the request did not prove any."""
         self.timeline.advance()
@@ -150,7 +115,7 @@ class RedfishService:
         try:
             if self.manager.down_for:
                 raise temporarily_unavailable(max(1, round(self.manager.down_for)))
-            principal = self._admit(request)
+            principal = self.admission.admit(request)
             return self._dispatch(request, principal), principal
         except RedfishError as error:
             return error.answer(), principal
@@ -167,48 +132,9 @@ class RedfishService:
         try:
             if self.manager.down_for:
                 raise temporarily_unavailable(max(1, round(self.manager.down_for)))
-            return None, self._admit(request)
+            return None, self.admission.admit(request)
         except RedfishError as error:
             return error.answer(), ANONYMOUS
-
-    def _admit(self, request: Request) -> Principal:
-        """Checks method, OData version and login, in this order. RedfishError for what is refused."""
-        if request.method not in METHODS:
-            raise RedfishError(
-                501, Message("OperationNotAllowed", f"The method {request.method} is not implemented.")
-            )
-        version = request.headers.get("OData-Version")
-        if version is not None and version.strip() != "4.0":
-            raise RedfishError(
-                412, Message("HeaderInvalid", f"OData-Version {version} is not supported; send 4.0.", "Critical")
-            )
-        if self._is_open(request):
-            # Credentials are not looked at where none are needed: a stale token must not hinder a login.
-            return ANONYMOUS
-        principal = self.sessions.authenticate(request)
-        if principal is ANONYMOUS:
-            raise unauthorized()
-        if principal.must_change_password and not self._is_own_account(request, principal):
-            raise password_change_required(self.accounts.logins[principal.user].path)
-        return principal
-
-    def _is_open(self, request: Request) -> bool:
-        key = path_key(request.path)
-        if request.method in ("GET", "HEAD", "OPTIONS"):
-            return key in OPEN_PATHS or self.options.open_reads
-        if request.method == "POST":
-            return self._is_sessions(key)
-        return False
-
-    def _is_sessions(self, key: str) -> bool:
-        collection = path_key(self.sessions.collection)
-        return key in (collection, f"{collection}/members")
-
-    def _is_own_account(self, request: Request, principal: Principal) -> bool:
-        own = self.accounts.logins.get(principal.user)
-        key = path_key(request.path)
-        is_own_session = request.method == "DELETE" and key == path_key(principal.session)
-        return is_own_session or (own is not None and bool(own.path) and key == path_key(own.path))
 
     def _dispatch(self, request: Request, principal: Principal) -> Answer:
         method = request.method
@@ -222,8 +148,8 @@ class RedfishService:
         if method not in self.allow(resource).split(", "):
             raise method_not_allowed(method, self.allow(resource))
         call = Call(request, principal, resource, self._body(request) if method in ("PATCH", "PUT") else {})
-        self._check_privilege(call)
-        self._check_precondition(request, resource)
+        self.admission.check_privilege(call)
+        self.admission.check_precondition(request, resource)
         self.behaviour.before_write(call)
         if method == "DELETE":
             return self._finish(call, self.routes.deletions[resource.schema])
@@ -273,17 +199,17 @@ class RedfishService:
 
     def _post(self, request: Request, principal: Principal) -> Answer:
         key = path_key(request.path)
-        if self._is_sessions(key):
+        if self.admission.is_sessions(key):
             return self.access.log_in(request)
         if push := self.routes.pushes.get(key):
             service = self.store.find(linked_path(self.store.tree.root, "UpdateService") or "")
             call = Call(request, principal, service or Resource("", {}, ""), {})
-            self._check_privilege(call)
+            self.admission.check_privilege(call)
             return self._finish(call, push)
         if found := self._action_at(request.path):
             owner, name = found
             call = Call(request, principal, owner, self._body(request, may_be_empty=True), name)
-            self._check_privilege(call)
+            self.admission.check_privilege(call)
             self.behaviour.before_write(call)
             return self._finish(call, self.routes.actions.get(name, accept_unknown_action))
         return self._create(request, principal)
@@ -299,7 +225,7 @@ class RedfishService:
         if creation is None:
             raise method_not_allowed("POST", self.allow(resource))
         call = Call(request, principal, resource, self._body(request))
-        self._check_privilege(call)
+        self.admission.check_privilege(call)
         self.behaviour.before_write(call)
         return self._finish(call, creation)
 
@@ -347,24 +273,6 @@ class RedfishService:
                 return owner, name
         return None
 
-    def _check_privilege(self, call: Call) -> None:
-        schema = call.resource.schema
-        if schema in SELF_SCHEMAS:
-            return  # their handlers know whose account or session it is
-        needed = "ConfigureManager" if schema in MANAGER_SCHEMAS else "ConfigureComponents"
-        if not call.principal.may(needed):
-            raise insufficient_privilege()
-
-    def _check_precondition(self, request: Request, resource: Resource) -> None:
-        wanted = request.headers.get("If-Match")
-        if wanted is None:
-            needs_one = self.options.require_etag or self.behaviour.requires_if_match(resource)
-            if needs_one and request.method != "DELETE":
-                raise precondition_required()
-            return
-        if not same_etag(wanted, resource.etag):
-            raise precondition_failed()
-
     def allow(self, resource: Resource) -> str:
         """The `Allow` header of a resource, as it is in its present state."""
         cached = self._allow.get(resource.path)
@@ -373,7 +281,7 @@ class RedfishService:
         methods = ["GET", "HEAD"]
         schema = resource.schema
         key = path_key(resource.path)
-        if schema in self.routes.creations or self._is_sessions(key) or key in self.routes.pushes:
+        if schema in self.routes.creations or self.admission.is_sessions(key) or key in self.routes.pushes:
             methods.append("POST")
         media_by_action = schema == "VirtualMedia" and takes_actions(resource.document or {})
         if is_patchable(schema) and not media_by_action:
@@ -393,11 +301,3 @@ def accept_unknown_action(call: Call) -> Answer:
 def is_exact(recorded: str, asked: str) -> bool:
     """Whether a path is spelled as recorded; the service root may end in a slash (DSP0266 has it so)."""
     return asked == recorded or (path_key(recorded) == SERVICE_ROOT and asked == f"{SERVICE_ROOT}/")
-
-
-def same_etag(header: str, etag: str) -> bool:
-    """Whether a list of entity tags names `etag`, by weak comparison, or is `*` (RFC 9110, 13.1)."""
-    if header.strip() == "*":
-        return True
-    present = etag.removeprefix("W/")
-    return any(candidate.strip().removeprefix("W/") == present for candidate in header.split(","))

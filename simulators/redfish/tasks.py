@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Protocol
 
 from simulators.redfish.documents import Answer, JsonObject, linked_path, path_key
 from simulators.redfish.errors import Message, RedfishError, not_found, success_document
 from simulators.redfish.machine import Machine
 from simulators.redfish.routes import Call, Routes
-from simulators.redfish.timeline import Scheduled
 
 DEFAULT_SERVICE = "/redfish/v1/TaskService"
 
@@ -45,7 +45,15 @@ class TaskStaged(Exception):
 
 
 class TaskFailed(Exception):
-    """Raised by the work of a task: the task ends in Exception with this text."""
+    """Raised by the work of a task: the task ends in Exception with this text, or with this message."""
+
+    def __init__(self, text: str, message: Message | None = None) -> None:
+        super().__init__(text)
+        self.message = message or Message("GeneralError", text, "Critical")
+
+
+class Cancellable(Protocol):
+    def cancel(self) -> object: ...
 
 
 @dataclass(slots=True)
@@ -54,7 +62,8 @@ class RunningTask:
     monitor: str
     work: Callable[[], None]
     state: TaskState = TaskState.NEW
-    scheduled: list[Scheduled] = field(default_factory=list)
+    scheduled: list[Cancellable] = field(default_factory=list)
+    """What goes on for it, and stops when it is cancelled."""
 
     @property
     def has_ended(self) -> bool:
@@ -102,6 +111,21 @@ class TaskEngine:
         self._show(task, TaskState.RUNNING, 0, "OK")
         return self._accepted(task, 1), task
 
+    def progress(self, task: RunningTask, percent: int) -> None:
+        """How far the work is that goes on elsewhere."""
+        if not task.has_ended:
+            self._show(task, TaskState.RUNNING, percent, "OK")
+
+    def fail(self, task: RunningTask, failure: TaskFailed) -> None:
+        """Ends a task at once, whose work went on elsewhere."""
+
+        def work() -> None:
+            raise failure
+
+        if not task.has_ended:
+            task.work = work
+            self._finish(task)
+
     def run(self, task: RunningTask, work: Callable[[], None]) -> None:
         """Runs a task that was scheduled; it does `work` at its end. One that was cancelled stays so."""
         if not task.has_ended:
@@ -131,7 +155,8 @@ class TaskEngine:
         return task
 
     def _run(self, task: RunningTask, total: float) -> None:
-        for share, state, percent in STAGES:
+        # One that ran already while its work went on elsewhere does not go back.
+        for share, state, percent in STAGES[1:] if task.state is TaskState.RUNNING else STAGES:
             self._at(task, share * total, state, percent)
         task.scheduled.append(self.machine.timeline.after(total, lambda: self._finish(task)))
 
@@ -183,7 +208,7 @@ class TaskEngine:
             text = Message("OperationPending", str(staged), "OK")
             self._show(task, TaskState.PENDING, None, "OK", text)
         except TaskFailed as failure:
-            self._show(task, TaskState.EXCEPTION, None, "Critical", Message("GeneralError", str(failure), "Critical"))
+            self._show(task, TaskState.EXCEPTION, None, "Critical", failure.message)
         else:
             self._show(task, TaskState.COMPLETED, 100, "OK", Message("Success", "The task was carried out.", "OK"))
         kept = self.machine.options.task_kept_seconds

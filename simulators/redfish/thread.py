@@ -66,6 +66,7 @@ class RedfishServerThread:
     ) -> None:
         try:
             self._await(self.server.stop())
+            self._await(end_of_what_is_left())
         finally:
             self._end()
 
@@ -82,3 +83,11 @@ class RedfishServerThread:
         self._thread.join()
         self._loop.close()
         self._loop = self._thread = None
+
+
+async def end_of_what_is_left() -> None:
+    """Requests whose client is gone may be delayed still."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)

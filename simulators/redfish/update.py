@@ -1,12 +1,13 @@
 """Firmware updates: SimpleUpdate and both push URIs, each a task that raises a version at its end.
 
 How it goes on is `ServiceOptions.update`: at once or with the next start of the host, with or without effect, and
-with a manager that restarts on the way.
+with a manager that restarts on the way. What SimpleUpdate names by an http or https address is fetched first, where
+a server carries that out; the task fails where it does not come whole.
 """
 
 import email.policy
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from email.parser import BytesParser
 from functools import partial
@@ -19,6 +20,7 @@ from simulators.redfish.documents import Answer, JsonObject, Upload, decode, lin
 from simulators.redfish.errors import (
     Message,
     RedfishError,
+    action_parameter_format,
     action_parameter_missing,
     action_parameter_not_in_list,
     action_parameter_unknown,
@@ -26,13 +28,15 @@ from simulators.redfish.errors import (
     property_missing,
     success_document,
 )
+from simulators.redfish.image_fetch import FetchFailed, ImageOrder, fetch
 from simulators.redfish.machine import Machine
 from simulators.redfish.manager import ManagerReset
 from simulators.redfish.routes import Call, Routes
-from simulators.redfish.tasks import TaskEngine, TaskFailed, TaskStaged
+from simulators.redfish.tasks import Cancellable, RunningTask, TaskEngine, TaskFailed, TaskStaged
 
 SIMPLE_UPDATE = "UpdateService.SimpleUpdate"
 PARAMETERS = frozenset({"ImageURI", "Targets", "TransferProtocol", "Username", "Password", "ForceUpdate"})
+FETCHING = 10  # of 100 per cent of its fetching, so many make one of the whole update
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 
 
@@ -44,6 +48,9 @@ class Update:
         self.tasks = tasks
         self.manager = manager
         self.uploads: list[Upload] = []
+        """What was pushed, or fetched whole."""
+        self.in_background: Callable[[Coroutine[None, None, None]], Cancellable] | None = None
+        """Carries out what takes its time on the network; None: nothing is fetched, and images are taken by name."""
         self.service = linked_path(machine.store.tree.root, "UpdateService")
 
     @property
@@ -72,7 +79,37 @@ class Update:
         if protocol is not None and allowed and protocol not in allowed:
             raise action_parameter_not_in_list(SIMPLE_UPDATE, "TransferProtocol", protocol, allowed)
         apply_time = call.body.get("@Redfish.OperationApplyTime")
-        return self._start(urlparse(image).path.rpartition("/")[2], call.body.get("Targets"), apply_time)
+        try:
+            order = ImageOrder.of(image, protocol, call.body.get("Username"), call.body.get("Password"))
+        except ValueError:
+            raise action_parameter_format(SIMPLE_UPDATE, "ImageURI", image) from None
+        if not order.is_fetched or self.in_background is None:
+            return self._start(order.name, call.body.get("Targets"), apply_time)
+        answer, task = self.tasks.begin(f"Update firmware {order.name}".strip())
+        work = self._work(order.name, call.body.get("Targets"), apply_time)
+        task.scheduled.append(self.in_background(self._bring(order, task, work)))
+        return answer
+
+    async def _bring(self, order: ImageOrder, task: RunningTask, work: Callable[[], None]) -> None:
+        """Fetches the image; what is done with it takes the task's time after that."""
+        shown = 0
+
+        def progress(percent: int) -> None:
+            nonlocal shown
+            if percent // FETCHING > shown:
+                shown = percent // FETCHING
+                self.tasks.progress(task, shown)
+
+        try:
+            upload = await fetch(order, progress)
+        except FetchFailed as failure:
+            self.tasks.fail(task, TaskFailed(str(failure), failure.reason))
+            return
+        except Exception as error:
+            self.tasks.fail(task, TaskFailed(f"The simulator failed: {type(error).__name__}."))
+            raise
+        self.uploads.append(upload)
+        self.tasks.run(task, work)
 
     def push(self, call: Call) -> Answer:
         """A raw upload, or a multipart one with UpdateParameters (DSP0266, Software update)."""
@@ -144,6 +181,10 @@ class Update:
         return [word for word in listed if isinstance(word, str)] if isinstance(listed, list) else []
 
     def _start(self, image: str, targets: Any, apply_time: Any) -> Answer:
+        return self.tasks.start(f"Update firmware {image}".strip(), self._work(image, targets, apply_time))
+
+    def _work(self, image: str, targets: Any, apply_time: Any) -> Callable[[], None]:
+        """What the task of an update does at its end."""
         flash = self._flash(image, targets)
         manners = self.machine.options.update
 
@@ -152,7 +193,7 @@ class Update:
                 raise TaskStaged("The update waits for the next start of the system.", flash)
             flash()
 
-        return self.tasks.start(f"Update firmware {image}".strip(), work)
+        return work
 
     def _flash(self, image: str, targets: Any) -> Callable[[], None]:
         """What writes the image, to the targets or to the first component that takes one."""

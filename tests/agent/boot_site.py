@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from agent.boot_server import BootServer, site_boot_server
-from agent.config import BootSection, Config
+from agent.config import BootSection, Config, ImagesSection
 from agent.tickets import Tickets
 from protocol.boot_ticket import AREA_SIZE, BootTicket, encode_area, to_json
 from protocol.frames import AgentFrame, Ticket, TicketRequest
@@ -110,7 +110,7 @@ class BootSite:
     def make(cls, folder: Path, *, image: bool = True, **boot_settings: Any) -> "BootSite":
         path = str(make_image(folder / "image")) if image else ""
         boot = BootSection(**{"image": path, "listen": "127.0.0.1:0", **boot_settings})
-        config = Config(state_dir=str(folder), boot=boot)
+        config = Config(state_dir=str(folder), boot=boot, images=ImagesSection(allow=("127.0.0.1",)))
         giver, clock = TicketGiver(), FakeClock()
         return cls(folder, giver, site_boot_server(config, clock, giver.tickets), config, clock)
 

@@ -24,6 +24,10 @@ class Origin:
     shifted: int = 0
     """By how much the parts are wrong that it sends."""
     says_length: bool = True
+    leads_to: str = ""
+    """Where every request is redirected to."""
+    logins: list[str | None] = field(default_factory=list)
+    """The headers Authorization, one for each request."""
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     """While it is not set, nothing is sent beyond `before_gate` bytes."""
     before_gate: int = 0
@@ -43,6 +47,9 @@ class Origin:
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         wanted = request.headers.get("Range")
         self.asked.append(wanted)
+        self.logins.append(request.headers.get("Authorization"))
+        if self.leads_to:
+            return web.Response(status=302, headers={"Location": self.leads_to})
         if self.statuses:
             return web.Response(status=self.statuses.pop(0))
         start = 0

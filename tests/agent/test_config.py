@@ -102,3 +102,13 @@ def test_an_unusable_value_says_what_is_usable(text: str, said: str, tmp_path: P
 def test_a_named_file_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no configuration file"):
         load(tmp_path / "none.toml")
+
+
+def test_what_images_may_come_from_is_addresses_and_networks(tmp_path: Path) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_text('[images]\nallow = ["127.0.0.1:8080", "fd00::/8"]\n')
+    assert load(file).images.allow == ("127.0.0.1:8080", "fd00::/8")
+    file.write_text('[images]\nallow = ["127.0.0.1", "files.example", "127.0.0.1:x"]\n')
+    with pytest.raises(ConfigError) as failure:
+        load(file)
+    assert [issue.path for issue in failure.value.issues] == ["images.allow[1]", "images.allow[2]"]

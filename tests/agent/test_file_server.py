@@ -1,6 +1,7 @@
 """Files of the site host: which may be used, and how a BMC fetches one."""
 
 import asyncio
+import hashlib
 import os
 import re
 import socket
@@ -19,9 +20,12 @@ from agent.file_server import FileServer
 from agent.vault import Vault, VaultKey
 from protocol.errors import ErrorCode, OperationError
 from protocol.secret import Secret
+from simulators.login import DEFAULT_PASSWORD
 from simulators.redfish import RedfishServer, ServiceOptions
 
 CONTENT = bytes(range(256)) * 4000
+LARGE = 64 << 20
+"""Bytes that do not fit into the connection's buffers."""
 LOOPBACK = "127.0.0.1"
 
 
@@ -161,6 +165,75 @@ async def test_an_offer_ends_by_itself(server: FileServer, image: Path) -> None:
         await asyncio.sleep(0.01)
 
 
+async def begun_before_its_end(
+    server: FileServer, client: aiohttp.ClientSession, file: Path
+) -> aiohttp.ClientResponse:
+    """An answer on its way, whose offer has ended meanwhile."""
+    with file.open("wb") as opened:
+        opened.truncate(LARGE)
+    url = await server.offer(file, "large.bin", 0.3)
+    answer = await client.get(url)
+    assert await answer.content.readexactly(1) == b"\0"
+    while await takes(client, url):
+        await asyncio.sleep(0.02)
+    return answer
+
+
+async def takes(client: aiohttp.ClientSession, url: str) -> bool:
+    """Whether a transfer may begin."""
+    try:
+        async with client.head(url) as answer:
+            return answer.status == 200
+    except aiohttp.ClientConnectionError:
+        return False
+
+
+async def test_a_transfer_that_began_before_its_offer_ended_goes_on_and_none_begins_after(
+    server: FileServer, client: aiohttp.ClientSession, tmp_path: Path
+) -> None:
+    answer = await begun_before_its_end(server, client, tmp_path / "large.bin")
+    assert server.is_up
+    assert len(await answer.read()) == LARGE - 1
+    while server.is_up:
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("another_is_offered", [False, True])
+async def test_a_transfer_does_not_outlive_its_offer_without_end(
+    server: FileServer,
+    client: aiohttp.ClientSession,
+    tmp_path: Path,
+    image: Path,
+    another_is_offered: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("agent.file_server._LAST_TRANSFER_SECONDS", 0.01)
+    if another_is_offered:
+        await server.offer(image, image.name, 60)
+    answer = await begun_before_its_end(server, client, tmp_path / "large.bin")
+    await asyncio.sleep(0.1)
+    with pytest.raises(aiohttp.ClientPayloadError):
+        await answer.read()
+    while server.is_up is not another_is_offered:
+        await asyncio.sleep(0.01)
+
+
+async def test_a_transfer_whose_offer_is_withdrawn_is_cut_off(
+    server: FileServer, client: aiohttp.ClientSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.file_server._STOP_SECONDS", 0.01)
+    file = tmp_path / "large.bin"
+    with file.open("wb") as opened:
+        opened.truncate(LARGE)
+    url = await server.offer(file, "large.bin", 60)
+    answer = await client.get(url)
+    await server.withdraw(url)
+    while server.is_up:
+        await asyncio.sleep(0.01)
+    with pytest.raises(aiohttp.ClientPayloadError):
+        await answer.read()
+
+
 async def test_what_happens_to_the_path_after_the_offer_does_not_matter(
     server: FileServer, client: aiohttp.ClientSession, image: Path
 ) -> None:
@@ -255,23 +328,12 @@ def test_the_configuration_says_where_files_lie(tmp_path: Path) -> None:
 # An update by an agent
 
 
-async def test_an_agent_offers_its_file_to_a_bmc_that_fetches_by_itself(
-    image: Path, folder: Path, client: aiohttp.ClientSession
-) -> None:
+async def test_an_agent_offers_its_file_to_a_bmc_that_fetches_by_itself(image: Path, folder: Path) -> None:
     vault = Vault(folder / "vault.json", lambda: VaultKey.load(folder / "vault.key", make=True))
-    vault.set("bmc/a", "admin", Secret("password"))
+    vault.set("bmc/a", "admin", Secret(DEFAULT_PASSWORD))
     server = FileServer("127.0.0.1:0")
     bmcs = Bmcs(vault, BmcMemory(folder / "bmcs.json"), SiteFiles(image.parent, server))
-    fetched: list[bytes] = []
     async with RedfishServer(options=ServiceOptions(task_seconds=0.5)) as bmc:
-
-        async def fetch() -> None:
-            """The BMC's own side: it fetches what it was told to."""
-            while not (orders := bmc.journal.entries("POST", "*SimpleUpdate")):
-                await asyncio.sleep(0.01)
-            async with client.get(orders[0].body["ImageURI"]) as answer:
-                fetched.append(await answer.read())
-
         payload: dict[str, object] = {
             "driver": "redfish",
             "concern": "firmware",
@@ -285,12 +347,11 @@ async def test_an_agent_offers_its_file_to_a_bmc_that_fetches_by_itself(
             "targetNodeId": "n1",
             "target": {"address": bmc.url, "credentialRef": "bmc/a"},
         }
-        fetching = asyncio.ensure_future(fetch())
         async with bmcs.turn(payload) as work:
             answer = await work.run(60, lambda _message, _percent: None)
-        await fetching
         assert answer.result["after"] == {"BMC": "2.14.0"}
-        assert fetched == [CONTENT]
+        (upload,) = bmc.state.uploads
+        assert (upload.size, upload.sha256) == (len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
         (order,) = bmc.journal.entries("POST", "*SimpleUpdate")
         assert order.body["TransferProtocol"] == "HTTP"
         assert order.body["ImageURI"].endswith("/bmc-2.14.0.bin")

@@ -13,6 +13,8 @@ import pytest
 
 from agent import image_cache, image_download
 from agent.image_cache import ImageCache
+from agent.image_logins import ImageLogins
+from drivers.image_access import ImageAccess
 from protocol.errors import ErrorCode, OperationError
 from tests.agent.boot_site import BootSite
 from tests.agent.image_origin import Origin
@@ -26,6 +28,7 @@ def digest_of(content: bytes) -> str:
 
 
 DIGEST = digest_of(IMAGE)
+HERE = ImageAccess(["127.0.0.1"])
 
 
 @pytest.fixture(autouse=True)
@@ -180,7 +183,7 @@ async def test_an_image_of_another_checksum_never_looks_whole(
             await answer.read()
     assert got == OTHER[:900_000]
     status, words = await fetched(client, url)
-    assert status == 502
+    assert status == 409
     assert b"another one than was asked for" in words
     assert stored(site) == set()
 
@@ -289,7 +292,7 @@ async def test_a_whole_image_needs_no_origin_after_a_start(
 
 
 async def test_the_least_used_image_is_forgotten_for_a_new_one(tmp_path: Path) -> None:
-    cache = ImageCache(tmp_path / "images", 5_000_000)
+    cache = ImageCache(tmp_path / "images", 5_000_000, HERE)
     contents = [random.Random(number).randbytes(2_000_000) for number in range(3)]
     for number, content in enumerate(contents):
         async with Origin(content) as origin:
@@ -310,7 +313,7 @@ async def _until(file: Path) -> None:
 
 
 async def test_an_image_that_is_being_read_is_not_forgotten(tmp_path: Path) -> None:
-    cache = ImageCache(tmp_path / "images", 3_000_000)
+    cache = ImageCache(tmp_path / "images", 3_000_000, HERE)
     async with Origin(IMAGE) as origin, Origin(OTHER) as other:
         await cache.prefetch(DIGEST, origin.url)
         await _until(tmp_path / "images" / DIGEST)
@@ -321,7 +324,7 @@ async def test_an_image_that_is_being_read_is_not_forgotten(tmp_path: Path) -> N
 
 
 async def test_an_image_larger_than_the_cache_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    cache = ImageCache(tmp_path / "images", 1_500_000)
+    cache = ImageCache(tmp_path / "images", 1_500_000, HERE)
     async with Origin(IMAGE) as origin:
         with pytest.raises(OperationError, match=r"raise boot\.cache_bytes"):
             await cache.prefetch(DIGEST, origin.url)
@@ -329,9 +332,47 @@ async def test_an_image_larger_than_the_cache_is_refused_with_what_to_do(tmp_pat
 
 
 async def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = ImageCache(tmp_path / "images", 1 << 40)
+    cache = ImageCache(tmp_path / "images", 1 << 40, HERE)
     monkeypatch.setattr(image_cache, "_DISK_RESERVE", 1 << 60)
     async with Origin(IMAGE) as origin:
         with pytest.raises(OperationError, match="its disk is full"):
             await cache.prefetch(DIGEST, origin.url)
     await cache.aclose()
+
+
+# From where, and with which login
+
+
+class Logins(ImageLogins):
+    def __init__(self) -> None:
+        pass
+
+    def header(self, url: str) -> str | None:
+        return "Basic cmVhZGVyOndvcmQ=" if url.startswith("http://127.0.0.1:") else None
+
+
+@pytest.mark.parametrize(
+    "target", ["http://169.254.169.254/debian.raw", "http://localhost:1/debian.raw", "file:///etc/passwd"]
+)
+async def test_an_origin_that_redirects_to_where_images_do_not_come_from_ends_it_at_once(
+    target: str, tmp_path: Path
+) -> None:
+    cache = ImageCache(tmp_path / "images", 5_000_000, ImageAccess(["127.0.0.1"]))
+    async with Origin(IMAGE, leads_to=target) as origin:
+        if "localhost" in target:
+            cache = ImageCache(tmp_path / "images", 5_000_000, ImageAccess([origin.url.split("/")[2]]))
+        with pytest.raises(OperationError, match="is not fetched") as failure:
+            await cache.prefetch(DIGEST, origin.url)
+    await cache.aclose()
+    assert failure.value.code is ErrorCode.INVALID_ARGUMENT
+    assert len(origin.asked) == 1
+
+
+async def test_a_login_is_for_its_own_server_and_not_for_where_that_redirects_to(tmp_path: Path) -> None:
+    async with Origin(IMAGE) as other, Origin(IMAGE, leads_to=other.url) as origin:
+        cache = ImageCache(tmp_path / "images", 5_000_000, HERE, logins=Logins())
+        await cache.prefetch(DIGEST, origin.url)
+        await _until(tmp_path / "images" / DIGEST)
+        await cache.aclose()
+    assert origin.logins == ["Basic cmVhZGVyOndvcmQ="]
+    assert other.logins == [None]

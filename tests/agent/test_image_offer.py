@@ -6,12 +6,15 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from agent.boot_server import site_boot_server
+from agent.config import BootSection, Config
 from agent.image_offer import ImageOffer
 from protocol.commands import CommandKind, payload_faults
 from protocol.errors import ErrorCode, OperationError
 from protocol.operations import Repeat
-from tests.agent.boot_site import BootSite
+from tests.agent.boot_site import BootSite, TicketGiver
 from tests.agent.image_origin import Origin
+from tests.agent.rig import FakeClock
 from tests.agent.test_image_cache import DIGEST, IMAGE
 
 
@@ -63,4 +66,20 @@ async def test_every_fault_of_it_is_told_before_it_begins(site: BootSite) -> Non
     assert [str(issue) for issue in offer.faults(payload("file:///etc/passwd"))] == [
         "payload.url: is no http or https address"
     ]
+    (fault,) = offer.faults(payload("https://reader:Pa55word@files.example/debian.raw"))
+    assert "credentials set images/HOST" in str(fault)
+    assert "Pa55word" not in str(fault)
     assert offer.repeat({}) is Repeat.CONVERGE
+
+
+async def test_the_hosts_own_services_are_not_fetched_from_unless_the_site_says_so(tmp_path: Path) -> None:
+    config = Config(state_dir=str(tmp_path), boot=BootSection(listen="127.0.0.1:0"))
+    server = site_boot_server(config, FakeClock(), TicketGiver().tickets)
+    async with Origin(IMAGE) as origin:
+        asked = payload(origin.url, sha256=DIGEST.removeprefix("sha256-"))
+        with pytest.raises(OperationError, match=r'\[images\] allow = \["127\.0\.0\.1"\]') as failure:
+            async with ImageOffer(server).turn(asked) as work:
+                await work.run(30, lambda _message, _percent: None)
+    await server.aclose()
+    assert failure.value.code is ErrorCode.INVALID_ARGUMENT
+    assert origin.asked == []

@@ -125,7 +125,25 @@ def test_an_ending_repeats_no_secret(logged: Logged) -> None:
     assert logged.scrubber.clean_ending(done) is done
 
 
-def test_a_very_short_password_does_not_blot_out_the_log() -> None:
+@pytest.mark.parametrize("secret", ["a", "admin", "password", "calvin"])
+def test_a_password_that_is_a_word_is_taken_out_as_a_value_and_does_not_blot_out_the_log(secret: str) -> None:
     scrubber = Scrubber()
-    scrubber.learn(Secret("a"))
-    assert scrubber.clean("a banana") == "a banana"
+    scrubber.learn(Secret(secret))
+    words = f"the BMC at 192.0.2.1 takes no {secret} for another"
+    assert scrubber.clean(words) == words
+    line = json.dumps({"event": words, "sent": {"Value": secret}, "body": json.dumps({"New": secret})})
+    assert json.loads(scrubber.clean(line)) == {
+        "event": words,
+        "sent": {"Value": "***"},
+        "body": json.dumps({"New": "***"}),
+    }
+
+
+@pytest.mark.parametrize("secret", ["4711", "1234", "BMC_ERROR"])
+def test_an_ending_stays_one_whatever_the_password_looks_like(secret: str) -> None:
+    scrubber = Scrubber()
+    scrubber.learn(Secret(secret))
+    failure = Failure("BMC_ERROR", "at port 4711", details={"port": 1234, "said": [f"PIN={secret}"]})
+    cleaned = scrubber.clean_ending(Ending(Outcome.FAILED, error=failure))
+    assert cleaned.error is not None
+    assert (cleaned.error.code, cleaned.error.details) == ("BMC_ERROR", {"port": 1234, "said": ["PIN=***"]})

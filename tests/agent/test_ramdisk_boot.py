@@ -15,6 +15,7 @@ from protocol.boot_ticket import RAMDISK_IMAGE
 from protocol.commands import Outcome
 from protocol.errors import OperationError
 from protocol.secret import Secret
+from simulators.login import DEFAULT_PASSWORD
 from simulators.redfish import RedfishServer
 from tests.agent.boot_site import BootSite
 
@@ -52,7 +53,7 @@ class Rig:
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     site = BootSite.make(tmp_path)
     vault = Vault(tmp_path / "vault.json", lambda: VaultKey.load(tmp_path / "vault.key", make=True))
-    vault.set("bmc/a", "admin", Secret("password"))
+    vault.set("bmc/a", "admin", Secret(DEFAULT_PASSWORD))
     bmcs = Bmcs(vault, BmcMemory(tmp_path / "bmcs.json"))
     bmcs.ramdisk_boot = RamdiskBoot(site.server, has_image=True)
     async with RedfishServer() as bmc:

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from agent import recovery
+from agent import observing
 from agent.clock import Deadline
 from agent.journal import Entry
-from agent.recovery import Step, observe, plan
+from agent.observing import observe
+from agent.recovery import Step, plan
 from protocol.commands import DriverInvoke, Ending, JournalState, Outcome
 from protocol.errors import ErrorCode, OperationError
 from protocol.operations import OPERATIONS, Repeat
@@ -57,7 +58,7 @@ def asked(operation: str, **args: object) -> DriverInvoke:
 
 @pytest.mark.parametrize("updates", [True, False])
 async def test_an_update_that_goes_on_by_itself_is_waited_for(updates: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "_PAUSE", 0.0)
+    monkeypatch.setattr(observing, "_PAUSE", 0.0)
     old = {"components": [{"id": "BMC", "name": "BMC", "version": "2.0"}]}
     readings: list[Mapping[str, object] | OperationError] = [
         old,

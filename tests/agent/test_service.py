@@ -11,7 +11,7 @@ from agent.identity import IdentityStore
 from agent.joining import join
 from agent.logs import Lines, Scrubber
 from agent.service import Service
-from agent.status import only_one
+from agent.state_lock import only_one
 from protocol.frames import Hello
 from tests.agent.tls_control_plane import control_plane
 

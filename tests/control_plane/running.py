@@ -106,6 +106,11 @@ class AnsweringAgent:
         assert isinstance(answer, Welcome), answer
         self._task = asyncio.create_task(self._answer())
 
+    async def sent_away(self) -> None:
+        """Until the control plane has closed the connection."""
+        assert self._task is not None
+        await self._task
+
     async def _answer(self) -> None:
         with contextlib.suppress(ConnectionClosed):
             while True:

@@ -102,6 +102,8 @@ class Site:
     folder: Path
     token: str
     agent: ConsoleAgent
+    name: str = ""
+    """Of the token."""
 
     def console(self, query: str = "", *, node: str = "n1", token: str | None = None) -> connect:
         return connect(
@@ -156,7 +158,8 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
         joined = await ScriptedAgent.joined(plane.agents_port, ca, JoinToken.parse(made.token), tmp_path / "agent")
         await joined.connect()
         site = Site(plane, tmp_path, "", ConsoleAgent(joined))
-        site.token = (await site.make_token(["compute:console:open"])).text()
+        made_token = await site.make_token(["compute:console:open"])
+        site.token, site.name = made_token.text(), made_token.id.replace("_", "-")
         yield site
         await site.agent.stop()
 
@@ -216,7 +219,7 @@ async def test_many_read_one_types_and_the_late_see_what_was(site: Site) -> None
         async with site.console() as late, site.console("?readOnly=true") as watcher:
             told = await opened(late)
             assert told["writer"] is False
-            assert told["holder"]
+            assert told["holder"] == site.name
             await heard(late, b"booting")
             await opened(watcher)
             await late.send(b"ignored")

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from control_plane import events
 from control_plane.api.stream import follow
 from control_plane.events import publish
 from control_plane.store import Transaction, open_store
@@ -22,6 +23,14 @@ async def always() -> bool:
 def publish_many(tx: Transaction, count: int, tenant: str = "acme") -> None:
     for number in range(count):
         publish(tx, tenant, f"test/{number}", "test.happened", {"number": number})
+
+
+def publish_rare(tx: Transaction) -> None:
+    publish(tx, "acme", "test/rare", "rare.found", {})
+
+
+def age_all(tx: Transaction, by_ms: int) -> None:
+    tx.run("UPDATE events SET at = at - :by", {"by": by_ms})
 
 
 async def messages(stream: AsyncIterator[bytes]) -> AsyncIterator[dict[str, Any]]:
@@ -48,6 +57,60 @@ async def test_the_cursor_of_an_answer_is_where_to_go_on_even_when_it_was_empty(
     rest = await api.ok("events.list", {"cursor": first["cursor"]})
     assert [event["data"]["number"] for event in first["items"] + rest["items"]] == [0, 1, 2, 3, 4]
     assert (await api.ok("events.list", {"cursor": rest["cursor"]}))["items"] == []
+
+
+async def test_events_are_searched_newest_first_until_there_are_no_older_ones(api: Api) -> None:
+    await api.store.write(publish_many, 5)
+    first = await api.ok("events.list", {"order": "newest", "limit": 3})
+    rest = await api.ok("events.list", {"order": "newest", "limit": 3, "cursor": first["cursor"]})
+    assert [event["data"]["number"] for event in first["items"] + rest["items"]] == [4, 3, 2, 1, 0]
+    assert rest["cursor"] is None
+
+
+@pytest.mark.parametrize("order", ["oldest", "newest"])
+async def test_events_are_found_by_machine_kind_and_age(api: Api, order: str) -> None:
+    node_id = await api.agent(await api.site(), online=False) and await api.node()
+    await api.node("n2")
+    await api.ok("drivers.invoke", {"nodeId": "n1", "operation": "power.getPower", "waitMs": 0})
+
+    async def found(**wanted: object) -> list[str]:
+        answer = await api.ok("events.list", {"order": order, **wanted})
+        return [
+            f"{event['type']} {event['data'].get('name') or event['data'].get('nodeId')}" for event in answer["items"]
+        ]
+
+    of_node = [f"command.queued {node_id}", "node.created n1"]
+    assert sorted(await found(nodeId="n1")) == of_node
+    assert await found(nodeId=node_id, kind="node") == ["node.created n1"]
+    assert await found(kind="node.created", since="1h") == (
+        ["node.created n1", "node.created n2"] if order == "oldest" else ["node.created n2", "node.created n1"]
+    )
+    assert await found(kind="nod") == []
+    await api.store.write(age_all, 7_200_000)
+    assert await found(since="1h") == []
+    assert (await api.call("events.list", {"kind": "x%"})).status == 400
+    assert (await api.call("events.list", {"nodeId": "n1"}, token=api.other)).status == 404
+
+
+async def test_a_search_looks_at_so_many_events_at_a_time_and_finds_all(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "SEARCHED", 4)
+    await api.store.write(publish_many, 10)
+    await api.store.write(publish_rare)
+    await api.store.write(publish_many, 10)
+    for order in ("newest", "oldest"):
+        seen: list[str] = []
+        looks, cursor = 0, None
+        while True:
+            request = {"order": order, "kind": "rare", "limit": 5}
+            answer = await api.ok("events.list", request | ({} if cursor is None else {"cursor": cursor}))
+            seen += [event["type"] for event in answer["items"]]
+            looks += 1
+            if answer["cursor"] in (None, cursor):
+                break
+            cursor = answer["cursor"]
+        assert (seen, looks >= 5) == (["rare.found"], True)
 
 
 async def test_a_stream_gives_what_happens_in_order_and_only_ones_own(api: Api) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from control_plane.commands import advance, settle
 from control_plane.records import CommandRow
+from control_plane.sessions import close_session
 from control_plane.store import Transaction
 from protocol.commands import CommandState, Ending, Outcome
 from protocol.errors import BmcMessage, Failure
@@ -221,6 +222,32 @@ async def test_the_last_news_of_a_running_command_is_shown(api: Api) -> None:
     api.links.progress[command["id"]] = Progress(id=command["id"], message="half way", percent=50.0)
     shown = await api.ok("commands.get", {"commandId": command["id"]})
     assert shown["progress"] == {"message": "half way", "percent": 50.0}
+    (listed,) = (await api.ok("commands.list", {"open": True}))["items"]
+    assert listed["progress"] == shown["progress"]
+
+
+async def test_who_is_to_do_a_command_is_shown_until_it_has_ended(api: Api) -> None:
+    agent_id = await api.lab()
+    session = api.links.sessions[agent_id]
+    command = await api.ok("drivers.invoke", {**READ, "waitMs": 0})
+    shown = await api.ok("commands.get", {"commandId": command["id"]})
+    assert shown["agent"]["connected"] is True
+    assert (shown["agent"]["site"], bool(shown["agent"]["since"])) == ("lab", True)
+
+    await api.store.write(close_session, session.id, "cut")
+    gone = (await api.ok("commands.get", {"commandId": command["id"]}))["agent"]
+    assert (gone["connected"], gone["since"] >= shown["agent"]["since"]) == (False, True)
+
+    await api.store.write(settle, agent_id, command["id"], DONE)
+    assert (await api.ok("commands.get", {"commandId": command["id"]}))["agent"] is None
+
+
+async def test_an_agent_that_has_never_connected_has_no_since(api: Api) -> None:
+    await api.agent(await api.site(), online=False)
+    await api.node()
+    command = await api.ok("drivers.invoke", {**READ, "waitMs": 0})
+    standing = (await api.ok("commands.get", {"commandId": command["id"]}))["agent"]
+    assert (standing["connected"], standing["since"]) == (False, None)
 
 
 async def test_a_command_is_cancelled_at_once_or_by_its_agent(api: Api) -> None:
@@ -278,3 +305,26 @@ def _count(tx: Transaction) -> int:
     row = tx.one("SELECT COUNT(*) FROM commands")
     assert row is not None
     return int(row[0])
+
+
+@pytest.mark.parametrize(
+    ("operation", "args", "path"),
+    [
+        ("virtual-media.insertMedia", {"image": "https://reader:Pa55word@files.example/a.iso"}, "args.image"),
+        (
+            "firmware.updateFirmware",
+            {"updates": [{"image": "https://h/a"}, {"image": "ftp://reader:Pa55word@files.example/b"}]},
+            "args.updates[1].image",
+        ),
+    ],
+)
+async def test_an_address_with_a_password_is_refused_and_where_it_belongs_is_told(
+    api: Api, operation: str, args: dict[str, Any], path: str
+) -> None:
+    await api.lab()
+    answer = await api.call("drivers.invoke", {"nodeId": "n1", "operation": operation, "args": args})
+    assert answer.status == 400
+    assert path in answer.body.decode()
+    assert "rackwright agent credentials set images/HOST" in answer.body.decode()
+    assert "Pa55word" not in answer.body.decode()
+    assert api.links.sent == []

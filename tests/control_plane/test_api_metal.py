@@ -228,3 +228,11 @@ def _fail(tx: Transaction, workflow_id: str) -> None:
     work = Work(tx)
     end(work, msgspec.structs.replace(workflow, state=WorkflowState.FAILED, started_at=tx.now()))
     work.flush()
+
+
+async def test_an_image_s_address_with_a_password_is_refused(machine: Api) -> None:
+    image = IMAGE | {"url": "https://reader:Pa55word@images.example/debian.raw.zst"}
+    answer = await machine.call("nodes.deploy", {"nodeId": "n1", "image": image})
+    assert answer.status == 400
+    assert "image.url" in answer.body.decode()
+    assert "Pa55word" not in answer.body.decode()

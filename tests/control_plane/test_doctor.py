@@ -13,9 +13,11 @@ from control_plane.engine.timing import SHARDS, Timing
 from control_plane.metal.rows import find_provision, put_provision
 from control_plane.metal.states import MetalVerb, ProvisionState
 from control_plane.nodes import find_node
+from control_plane.observations import Reported, store_observations
 from control_plane.sessions import close_session, record_certificate
 from control_plane.sites import create_site, serve_by
 from control_plane.store import Transaction, migrate, open_store
+from protocol.frames import NodeState
 from tests.control_plane.api_harness import Api
 from tests.control_plane.ledger import Ledger
 from tests.control_plane.workflow_rows import put_command, put_workflow, step
@@ -127,6 +129,24 @@ async def test_a_site_agent_that_joined_and_never_came_is_told(ledger: Ledger) -
     ledger.clock.pass_by(3 * MINUTE)
     (found,) = await of_kind(ledger, "agents-offline")
     assert "has never connected since it joined 3 min ago" in found.message
+
+
+async def test_a_node_in_trouble_is_told_with_its_cause_while_its_agent_is_there(ledger: Ledger) -> None:
+    await ledger.store.write(_serve, ledger)
+    session, _ = await ledger.connect()
+    told = NodeState(
+        node_id=ledger.node_id, power="unknown", health="unknown", trouble="AUTH_FAILED: refused", age_ms=90_000
+    )
+    await ledger.store.write(store_observations, [Reported(session.id, session.agent_id, told)])
+    (found,) = await of_kind(ledger, "nodes-troubled")
+    assert (found.severity, found.subject) == ("warning", f"node/{ledger.node_id}")
+    assert found.message.endswith("has been in trouble for 1 min: AUTH_FAILED: refused")
+    assert "agent credentials set" in found.hint
+    assert await of_kind(ledger, "nodes-troubled", "umbrella") == []
+    assert len(await of_kind(ledger, "nodes-troubled", "*")) == 1
+
+    await ledger.store.write(close_session, session.id, "gone")
+    assert await of_kind(ledger, "nodes-troubled") == []
 
 
 async def test_a_site_without_an_agent_matters_when_it_has_machines(served: Ledger) -> None:
@@ -262,7 +282,7 @@ async def test_however_many_workflows_have_ended_only_what_matters_is_read(tmp_p
 
     await store.read(work)
     await store.close()
-    tables = (" workflows", " commands", " provisions")
+    tables = (" workflows", " commands", " provisions", " node_observations")
     found = {plan.partition("(")[0].strip() for plan in plans if any(table in plan for table in tables)}
     assert found == {
         "SEARCH workflows USING INDEX workflows_due",
@@ -270,6 +290,7 @@ async def test_however_many_workflows_have_ended_only_what_matters_is_read(tmp_p
         "SEARCH commands USING INDEX commands_due",
         "SCAN provisions USING INDEX provisions_failed",
         "SCAN provisions USING INDEX provisions_moving",
+        "SCAN node_observations USING INDEX node_observations_troubled",
         # Of a node that is under way, its one workflow.
         "SEARCH workflows USING INDEX sqlite_autoindex_workflows_1",
     }

@@ -18,9 +18,10 @@ from websockets.typing import Subprotocol
 from control_plane.authority import Authority
 from control_plane.commands import cancel, enqueue, get_command
 from control_plane.gateway import Gateway
+from control_plane.join_tokens import create_join_token
 from control_plane.nodes import create_node
 from control_plane.records import CommandRow, NodeRow
-from control_plane.sessions import create_join_token, get_agent, revoke_agent
+from control_plane.sessions import get_agent, revoke_agent
 from control_plane.sites import create_site, get_site
 from control_plane.store import Store, Transaction, migrate
 from protocol.commands import CommandState, Ending, JournalState, Outcome

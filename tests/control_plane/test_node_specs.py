@@ -13,10 +13,11 @@ from control_plane.commands import WORKFLOWS_CHANNEL
 from control_plane.engine.outcomes import NODE_SPEC_CHANNEL
 from control_plane.engine.states import WorkflowState
 from control_plane.gateway import Gateway
+from control_plane.join_tokens import create_join_token
 from control_plane.node_specs import note_applied
 from control_plane.nodes import create_node
 from control_plane.records import NodeRow
-from control_plane.sessions import create_join_token, open_session
+from control_plane.sessions import open_session
 from control_plane.sites import create_site
 from control_plane.store import Store, Transaction, json_text, migrate
 from protocol.frames import MAX_FRAME_BYTES, ControlFrame, Hello, NodeSpec, NodeSpecApplied, Welcome

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from control_plane.api.metrics import Metrics
+from control_plane.join_tokens import create_join_token
 from control_plane.nodes import create_node, delete_node, find_node, update_node
 from control_plane.observations import ObservationIntake, Reported, differing, sights_of, store_observations
 from control_plane.records import NodeRow, SessionRow
-from control_plane.sessions import create_join_token
 from control_plane.sites import create_site, serve_by
 from control_plane.store import Store, StoreUnavailable, Transaction
 from control_plane.watch_lists import WatchDelivery, frames_of, lists_of
@@ -284,6 +284,22 @@ async def test_nodes_show_what_is_seen_of_them(api: Api) -> None:
     assert got["seenAt"] is not None
 
 
+async def test_a_node_in_trouble_is_not_shown_as_seen(api: Api) -> None:
+    agent_id = await api.lab()
+    node = await api.ok("nodes.get", {"nodeId": "n1"})
+    session = api.links.sessions[agent_id]
+    told = state(node["id"], "unknown", "unknown", trouble="UNREACHABLE: no route")
+    await api.store.write(store_observations, [Reported(session.id, session.agent_id, told)])
+    shown = await api.ok("nodes.get", {"nodeId": "n1"})
+    assert (shown["seenAt"], shown["seenBy"], shown["watched"]) == (None, None, True)
+    assert (shown["trouble"], bool(shown["troubleSince"])) == ("UNREACHABLE: no route", True)
+    assert shown["site"] == "lab"
+
+    await api.store.write(store_observations, [Reported(session.id, session.agent_id, state(node["id"], "on"))])
+    shown = await api.ok("nodes.get", {"nodeId": "n1"})
+    assert (bool(shown["seenAt"]), shown["trouble"], shown["troubleSince"]) == (True, None, None)
+
+
 def test_metrics_tell_what_the_agents_told() -> None:
     metrics = Metrics(lambda: 0)
     metrics.watch_observations(lambda: {"received": 7, "power": 2})
@@ -315,7 +331,8 @@ async def test_the_driver_is_that_of_the_power_and_an_in_band_one_is_not_watched
     await ledger.store.write(_set_drivers, ledger.node_id, {"power": "linux"})
     in_band = await ledger.store.read(lists_of, [ledger.agent_id])
 
-    assert by_power[ledger.agent_id][0].driver == "ipmi"
+    watched = by_power[ledger.agent_id][0]
+    assert (watched.driver, watched.target.address) == ("ipmi", "ipmi://192.0.2.1")
     assert in_band[ledger.agent_id] == []
 
 

@@ -13,11 +13,12 @@ from websockets.exceptions import ConnectionClosed
 from control_plane.authority import Authority
 from control_plane.boot_settings import BootSettings, set_boot_settings
 from control_plane.gateway import Gateway
+from control_plane.join_tokens import create_join_token
 from control_plane.machine_facts import note_inventory_marks
 from control_plane.machine_joining import last_refusal
 from control_plane.nodes import create_node
 from control_plane.records import NodeRow
-from control_plane.sessions import create_join_token, get_agent, list_agents, revoke_agent
+from control_plane.sessions import get_agent, list_agents, revoke_agent
 from control_plane.sites import create_site
 from control_plane.store import Store, Transaction, migrate
 from protocol.boot_ticket import BootTicket, TicketInterface, TicketNetwork, from_json

@@ -13,8 +13,9 @@ from control_plane.api.dispatch import Dispatcher
 from control_plane.api.metrics import Metrics
 from control_plane.api.verbs import VERBS
 from control_plane.authority import Authority
+from control_plane.gateway_pulse import GatewayPulse
 from control_plane.server import ControlPlane, StartFailed
-from control_plane.store import migrate, open_store
+from control_plane.store import Transaction, migrate, open_store
 from control_plane.tokens import Principal
 from protocol.errors import RequestError
 from protocol.join_token import JoinToken
@@ -89,6 +90,56 @@ async def test_an_agent_that_moves_to_another_worker_is_driven_from_there(
     assert command.state == "succeeded"
     assert len(agent.asked) == 1
     await agent.agent.cut()
+
+
+async def test_the_connections_of_a_worker_that_fell_silent_are_shown_as_over(
+    workers: tuple[ControlPlane, ControlPlane], tmp_path: Path
+) -> None:
+    one, two = workers
+    agent = await lab(two, tmp_path)
+    (shown,) = (await ask(one, "agents.list", {})).items
+    assert shown.connected
+    # It lives, and says so every five seconds: too seldom for this one, as if it were cut off from the database.
+    pulse = asyncio.create_task(GatewayPulse(one.store, "one", beat_seconds=0.05, silent_seconds=0.2).run())
+    async with asyncio.timeout(10):
+        await agent.sent_away()
+    pulse.cancel()
+    (shown,) = (await ask(one, "agents.list", {})).items
+    assert not shown.connected
+    # Nothing is lost by that: the agent comes back, and is driven.
+    await agent.start()
+    command = await ask(one, "drivers.invoke", {"nodeId": "n1", "operation": "power.getPower"})
+    assert command.state == "succeeded"
+    await agent.agent.cut()
+
+
+async def test_a_worker_that_has_just_started_gives_others_the_time_to_show_that_they_live(
+    workers: tuple[ControlPlane, ControlPlane], tmp_path: Path
+) -> None:
+    """So it is after the database was away, when nobody could say anything."""
+    one, two = workers
+    agent = await lab(two, tmp_path)
+    await one.store.write(forget_gateways)
+    pulse = asyncio.create_task(GatewayPulse(one.store, "one", beat_seconds=0.05, silent_seconds=60).run())
+    async with asyncio.timeout(10):
+        while "one" not in await one.store.read(gateways):
+            await asyncio.sleep(0.01)
+    await one.store.write(forget_gateways)
+    async with asyncio.timeout(10):
+        while "one" not in await one.store.read(gateways):
+            await asyncio.sleep(0.01)
+    pulse.cancel()
+    (shown,) = (await ask(one, "agents.list", {})).items
+    assert shown.connected
+    await agent.agent.cut()
+
+
+def forget_gateways(tx: Transaction) -> None:
+    tx.run("DELETE FROM gateways")
+
+
+def gateways(tx: Transaction) -> list[str]:
+    return [row[0] for row in tx.all("SELECT worker FROM gateways ORDER BY worker")]
 
 
 async def test_postgresql_is_migrated_by_hand_and_a_start_says_how(postgres_url: str, tmp_path: Path) -> None:

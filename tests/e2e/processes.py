@@ -111,7 +111,13 @@ class Program:
 class ControlPlaneProcess(Program):
     """`rackwright control-plane serve` on SQLite, with an API token of the administrator's."""
 
-    def __init__(self, folder: Path, store_url: str = "", log_level: str = "debug") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        store_url: str = "",
+        log_level: str = "debug",
+        names: tuple[str, ...] = ("localhost", "127.0.0.1"),
+    ) -> None:
         self.api_port, self.agents_port = free_port(), free_port()
         self.state = folder / "control-plane"
         self.config = folder / "control-plane.toml"
@@ -119,7 +125,7 @@ class ControlPlaneProcess(Program):
             f'state_dir = "{self.state}"\nworker = "w1"\n'
             f'[store]\nurl = "{store_url}"\n'
             f'[api]\nlisten = "127.0.0.1:{self.api_port}"\n'
-            f'[agents]\nlisten = "127.0.0.1:{self.agents_port}"\nnames = ["localhost", "127.0.0.1"]\n'
+            f'[agents]\nlisten = "127.0.0.1:{self.agents_port}"\nnames = {json.dumps(names)}\n'
             f'[log]\nlevel = "{log_level}"\nformat = "json"\n'
         )
         super().__init__(folder, "control-plane", "control-plane", "serve", "--config", str(self.config))

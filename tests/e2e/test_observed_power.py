@@ -84,8 +84,8 @@ class Site:
 
     def told(self, kind: str, to: str) -> dict[str, Any] | None:
         """The event of such a change, out of `rackwright events list`."""
-        items = self.shell("events", "list", "--all")["items"]
-        return next((item for item in reversed(items) if item["type"] == kind and item["data"]["to"] == to), None)
+        items = self.shell("events", "list", "--node", "n1", "--kind", kind, "--all")["items"]
+        return next((item for item in items if item["data"]["to"] == to), None)
 
     def ready(self, with_events: bool) -> None:
         """Waits until the first look is known, and its BMC's events are heard."""

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.durations import format_duration, parse_duration
+from protocol.durations import format_duration, parse_duration, span_words
 
 
 @pytest.mark.parametrize(
@@ -39,3 +39,18 @@ def test_a_formatted_duration_is_read_back_exactly(milliseconds: int) -> None:
 )
 def test_the_shortest_exact_text_is_given(milliseconds: int, text: str) -> None:
     assert format_duration(milliseconds) == text
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "words"),
+    [
+        (-5, "0 s"),
+        (999, "0 s"),
+        (40_000, "40 s"),
+        (90_000, "1 min"),
+        (3_660_000, "1 h 1 min"),
+        (100_000_000, "1 d 3 h"),
+    ],
+)
+def test_a_span_is_told_to_two_units(milliseconds: int, words: str) -> None:
+    assert span_words(milliseconds) == words

@@ -53,6 +53,22 @@ def test_the_text_holds_the_bmcs_own_words() -> None:
     assert str(error) == "BUSY: not now (the BMC said: Base.1.0.Busy: in use; wait)"
 
 
+def test_what_the_message_quotes_already_is_not_said_again() -> None:
+    said = [BmcMessage("Base.1.0.Busy", "In use."), BmcMessage("", "wait"), BmcMessage("X.1.0.Wait", "wait")]
+    assert (
+        str(OperationError(ErrorCode.BUSY, "it says: In use", bmc=said))
+        == "BUSY: it says: In use (the BMC said: wait)"
+    )
+    assert str(OperationError(ErrorCode.BUSY, "In use, wait", bmc=said)) == "BUSY: In use, wait"
+
+
+def test_what_the_bmc_advises_travels_and_nothing_where_it_advises_nothing() -> None:
+    failure = Failure("BUSY", "not now", bmc=[BmcMessage("a", "b", "Try later."), BmcMessage("c", "d")])
+    wire = msgspec.json.encode(failure)
+    assert wire.count(b"resolution") == 1
+    assert msgspec.json.decode(wire, type=Failure) == failure
+
+
 def test_a_refused_request_lists_every_fault() -> None:
     error = RequestError.invalid(
         [Issue("name", "is required"), Issue("tls", "is unknown", "write verify")], "the node"

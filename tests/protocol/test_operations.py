@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from protocol.errors import ErrorCode, OperationError
+from protocol.operation_help import argument_help
 from protocol.operations import CONCERNS, DRIVERS, OPERATIONS, Operation, Repeat, find
-from protocol.presentation import argument_help
 
 
 def _described(text: str) -> dict[str, tuple[str, str]]:

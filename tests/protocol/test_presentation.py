@@ -2,9 +2,8 @@
 
 import pytest
 
-from protocol.errors import ErrorCode, OperationError, ProtocolError, RequestCode, RequestError
-from protocol.operations import OPERATIONS
-from protocol.presentation import Fields, Table, argument_help, error_text, plain, printable, sections
+from protocol.errors import BmcMessage, ErrorCode, OperationError, ProtocolError, RequestCode, RequestError
+from protocol.presentation import Fields, Quote, Table, error_text, printable, sections
 
 
 def test_plain_values_come_first_and_lists_of_objects_are_tables() -> None:
@@ -18,18 +17,6 @@ def test_plain_values_come_first_and_lists_of_objects_are_tables() -> None:
         Table("slots", ["id", "types"], [["a", "CD, DVD"], ["b", "-"]]),
         Fields("info", [("ready", "yes"), ("version", "-")]),
     ]
-
-
-def test_columns_and_fields_are_aligned() -> None:
-    parts: list[Fields | Table] = [
-        Fields("", [("a", "1"), ("long", "2")]),
-        Table("t", ["id", "name"], [["1", "x"], ["22", "y"]]),
-    ]
-    assert plain(parts) == "a     1\nlong  2\n\nt\n  id  name\n  1   x\n  22  y"
-
-
-def test_an_empty_result_is_an_empty_text() -> None:
-    assert plain(sections({})) == ""
 
 
 @pytest.mark.parametrize(
@@ -50,18 +37,24 @@ def test_other_errors_say_what_they_are() -> None:
     assert error_text(ProtocolError("not JSON")) == "error: not JSON"
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_every_argument_of_every_operation_can_be_described(operation: str) -> None:
-    for argument in argument_help(OPERATIONS[operation].arguments):
-        assert argument.kind
-        assert not (argument.required and argument.default is not None)
+def test_a_text_of_several_lines_stays_as_it_is() -> None:
+    pem = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+    assert sections({"pem": pem, "served": True, "document": "<x>" * 500}) == [
+        Fields("", [("served", "yes")]),
+        Quote("pem", pem),
+        Quote("document", "<x>" * 500),
+    ]
 
 
-def test_arguments_are_told_in_words() -> None:
-    words = {argument.name: argument.kind for argument in argument_help(OPERATIONS["boot.setBootDevice"].arguments)}
-    assert words == {
-        "device": "pxe|disk|cd|usb|bios|uefiHttp|none",
-        "persistent": "true|false",
-        "mode": "uefi|bios",
-        "httpBootUri": "text",
-    }
+def test_the_bmcs_words_are_shown_once_with_what_it_advises() -> None:
+    said = [
+        BmcMessage("Base.1.0.NoValidSession", "The session is over."),
+        BmcMessage("Base.1.0.InsufficientPrivilege", "Too few rights.", "Log in as another user.\x1b"),
+        BmcMessage("iLO.2.0.Same", "Too few rights."),
+    ]
+    error = OperationError(ErrorCode.AUTH_FAILED, "refused: The session is over", bmc=said)
+    assert error_text(error).splitlines()[:-1] == [
+        "error: AUTH_FAILED: refused: The session is over",
+        "  the BMC said: Base.1.0.InsufficientPrivilege: Too few rights.",
+        "  the BMC advises: Log in as another user.\\x1b",
+    ]

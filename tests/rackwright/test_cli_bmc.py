@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from drivers import simulated
-from drivers.cli import CREDENTIAL_FILE_VARIABLE
+from drivers.access import CREDENTIAL_FILE_VARIABLE
 from protocol.operations import OPERATIONS
 from rackwright.cli import main
 
@@ -212,9 +212,30 @@ def test_qualify_reports_every_operation(run: Run) -> None:
 def test_operations_are_listed_all_or_by_concern(run: Run) -> None:
     assert [line.split()[0] for line in run("operations").out.splitlines()[1:]] == list(OPERATIONS)
     power = run("operations", "power").out.splitlines()
-    assert power[2].startswith("power.setPower  action=on|off|softOff|reset|cycle|nmi [wait] [softTimeout]")
+    assert "action=on|off|softOff|reset|cycle|nmi [wait] [softTimeout]" in power[2]
     assert "converge, once: cycle|nmi|reset" in power[2]
     assert run("operations", "steam").code == 2
+
+
+def test_one_operation_is_explained_with_an_example(run: Run) -> None:
+    told = run("operations", "raid.applyRaid").out
+    assert "  volumes[].level: RAID0|RAID1|RAID5|RAID6|RAID10|RAID50|RAID60|JBOD; required\n" in told
+    assert "  dryRun: true|false; default false\n      Only say what would be done.\n" in told
+    assert "example\n  rackwright bmc invoke raid.applyRaid 'volumes=[{" in told
+    refused = run("operations", "raid.aplyRaid")
+    assert (refused.code, "did you mean raid.applyRaid" in refused.err) == (2, True)
+
+
+def test_a_fault_of_an_argument_is_told_in_the_users_words_and_where_it_is_explained(run: Run) -> None:
+    refused = run("invoke", "bios.setBios", "attributes=Uefi", "--address", "simulated://x")
+    assert refused.code == 2
+    assert "  - attributes: an object is wanted, this is a text\n" in refused.err
+    assert "`rackwright bmc operations bios.setBios` explains its arguments" in refused.err
+
+
+def test_a_dry_run_says_that_nothing_was_done(run: Run) -> None:
+    done = run("invoke", "raid.applyRaid", "volumes=[]", "dryRun=true", "--address", "simulated://remarks-dry-run")
+    assert done.out.splitlines()[-1] == "dry run: nothing was done"
 
 
 def test_operations_as_json_tell_each_argument(run: Run) -> None:
@@ -227,6 +248,8 @@ def test_operations_as_json_tell_each_argument(run: Run) -> None:
         "choices": ["on", "off", "softOff", "reset", "cycle", "nmi"],
         "required": True,
         "default": None,
+        "meaning": "What is asked for: on and off are states, softOff asks the operating system first, "
+        "the others are acts.",
     }
     assert (row["repeat"], row["onceWhen"]) == ("converge", {"action": ["cycle", "nmi", "reset"]})
 

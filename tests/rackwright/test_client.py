@@ -1,21 +1,23 @@
 """The API's client, against a control plane that really runs."""
 
 import hashlib
+import http.client
 import http.server
 import socket
 import ssl
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from control_plane.api.verbs import VERBS
 from control_plane.authority import Authority
 from protocol.errors import RequestCode, RequestError
-from rackwright.client import Client
+from rackwright.client import Client, _date_of
 from rackwright.console_link import ConsoleLink
 from tests.control_plane.running import AnsweringAgent, RunningControlPlane
 
@@ -232,3 +234,24 @@ def test_a_follower_of_events_comes_back_after_the_control_plane_was_away(tmp_pa
         client.nodes.delete(node_id="n1")
         assert next(events)["type"] == "node.deleted"
         events.close()  # type: ignore[attr-defined]
+
+
+def test_the_time_is_the_control_plane_s_and_not_this_host_s(
+    proxy: tuple[type[_Proxy], Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handler, client = proxy
+    handler.answers.append(b"{}")
+    there = datetime(2031, 2, 3, 4, 5, 6, tzinfo=UTC)
+    monkeypatch.setattr("rackwright.client._date_of", lambda response: there)
+    client.call("nodes", "list")
+    assert timedelta(0) <= client.now() - there < timedelta(minutes=5)
+
+
+@pytest.mark.parametrize("date", ["", "yesterday"])
+def test_an_answer_without_a_usable_date_leaves_this_host_s_time(date: str) -> None:
+    class Answer:
+        def getheader(self, name: str, default: str) -> str:
+            return date
+
+    told = _date_of(cast("http.client.HTTPResponse", Answer()))
+    assert abs(told - datetime.now(UTC)) < timedelta(minutes=5)

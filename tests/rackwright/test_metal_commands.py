@@ -68,7 +68,7 @@ def test_the_machine_moves_on_with_the_workflow_in_the_same_process(
         if "available" in shell.out:
             break
     header, row = shell.out.splitlines()
-    assert header.split()[:3] == ["name", "id", "state"]
+    assert header.split()[:3] == ["name", "site", "state"]
     assert row.split()[2] == "available"
 
 

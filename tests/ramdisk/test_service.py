@@ -12,12 +12,15 @@ from typing import cast
 import psutil
 import pytest
 
+from agent.identity import Facts
+from agent.tickets import Tickets
 from protocol.boot_ticket import TICKET_NAME, BootTicket, from_json, to_json
 from protocol.commands import Outcome
-from protocol.frames import Command, Finished, Hello, Started, Ticket, TicketRequest
+from protocol.frames import AgentFrame, Command, Finished, Hello, Started, Ticket, TicketRequest
 from protocol.ids import new_id
 from protocol.join_token import JoinToken
 from protocol.secret import Secret
+from ramdisk.service import daemon_files
 from tests.agent.test_machine_identity import port
 from tests.agent.tls_control_plane import ControlPlane, control_plane
 from tests.conftest import REPOSITORY
@@ -191,3 +194,25 @@ async def test_the_installed_systems_ticket_is_asked_for_over_its_own_link(
     assert finished.ending.error is not None
     assert "no image was written" in finished.ending.error.message
     assert from_json(to_json(daemon)).token.reveal() not in repr(finished)
+
+
+async def test_the_installed_systems_agent_goes_the_way_to_the_control_plane_that_this_machine_was_given() -> None:
+    said: list[TicketRequest] = []
+    learnt: list[str] = []
+
+    def say(frame: AgentFrame) -> None:
+        assert isinstance(frame, TicketRequest)
+        said.append(frame)
+        tickets.take(Ticket(id=frame.id, node_id="node_1", ticket=to_json(daemon).decode()))
+
+    tickets = Tickets(say)
+    daemon = BootTicket(
+        node_id="node_1", control_plane="https://plane.example:8443", token=Secret(JoinToken.new("cd" * 32).text())
+    )
+    own = Facts("agt_1", "ramdisk", "north", "https://10.0.2.2:8443", node="node_1")
+    files = await daemon_files(tickets, own, lambda secret: learnt.append(secret.reveal()))
+    written = from_json(files["rackwright.json"])
+    assert written.control_plane == own.control_plane
+    assert written.token == daemon.token
+    assert [(request.node_id, request.purpose) for request in said] == [("node_1", "daemon")]
+    assert learnt == [daemon.token.reveal()]

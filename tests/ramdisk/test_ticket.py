@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from protocol.boot_ticket import (
+    AREA_NAME,
     TICKET_NAME,
     TICKET_WORD,
     BootTicket,
@@ -62,9 +63,9 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path / "machine")
 
 
-def in_the_ramdisk(folder: Path, data: bytes) -> Path:
-    file = folder / "root" / TICKET_NAME
-    file.parent.mkdir(parents=True)
+def in_the_ramdisk(folder: Path, data: bytes, name: str = TICKET_NAME) -> Path:
+    file = folder / "root" / name
+    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(data)
     return file
 
@@ -84,6 +85,29 @@ def test_the_ramdisks_own_file_comes_before_the_medium_and_the_medium_before_the
     found = carriers.look().found
     assert found is not None
     assert found.ticket.node_id == "node_file"
+
+
+def test_the_area_that_the_boot_loader_handed_over_is_read_where_there_is_no_medium(
+    carriers: Carriers, tmp_path: Path
+) -> None:
+    in_the_ramdisk(tmp_path, encode_area(ticket("node_http")), AREA_NAME)
+    found = carriers.look().found
+    assert found is not None
+    assert (found.ticket.node_id, found.carrier) == ("node_http", "the initial ramdisk")
+
+
+def test_a_refused_ticket_in_memory_does_not_hide_a_fresh_one_on_the_medium(
+    machine: Machine, carriers: Carriers, tmp_path: Path
+) -> None:
+    old, new = ticket("node_1"), ticket("node_1")
+    in_the_ramdisk(tmp_path, encode_area(old), AREA_NAME)
+    insert(machine, "sr0", medium(tmp_path, encode_area(new)))
+    refused = {old.token.reveal()}
+    found = carriers.look(refused).found
+    assert found is not None
+    assert found.ticket == new
+    look = carriers.look(refused | {new.token.reveal()})
+    assert (look.found, look.refused) == (None, True)
 
 
 def test_a_medium_is_found_by_its_label_among_other_disks_and_empty_drives(
@@ -139,6 +163,7 @@ def test_a_fresh_ticket_on_the_same_medium_is_seen(machine: Machine, carriers: C
 
 def test_a_used_ticket_is_removed_from_memory(carriers: Carriers, tmp_path: Path) -> None:
     file = in_the_ramdisk(tmp_path, to_json(ticket("node_1")))
+    in_the_ramdisk(tmp_path, encode_area(ticket("node_1")), AREA_NAME)
     carriers.wipe()
     assert not file.parent.exists()
     carriers.wipe()

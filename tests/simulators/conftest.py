@@ -10,9 +10,10 @@ import aiohttp
 import pytest
 from multidict import CIMultiDictProxy
 
+from simulators.login import DEFAULT_PASSWORD, DEFAULT_USER
 from simulators.redfish import RedfishServer
 
-USER, PASSWORD = "admin", "password"
+USER, PASSWORD = DEFAULT_USER, DEFAULT_PASSWORD
 SYSTEM = "/redfish/v1/Systems/1"
 RESET = f"{SYSTEM}/Actions/ComputerSystem.Reset"
 MANAGER = "/redfish/v1/Managers/1"

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 from simulators.cli import simulate
 from simulators.ipmi import FaultRule, IpmiBmc, IpmiFleet, IpmiServer, IpmiServerThread, Phase, User
+from simulators.login import DEFAULT_PASSWORD
 from tests.simulators.ipmi_remote_console import answer_of, sessionless
 
 PROBE = sessionless(6, 0x38, b"\x8e\x04")
@@ -126,6 +127,8 @@ def command_line(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], list[
             assert process.stdout is not None
             count = int(arguments[arguments.index("--count") + 1]) if "--count" in arguments else 1
             lines = [process.stdout.readline().strip() for _ in range(count)]
+            assert all(line.startswith("ipmi://") for line in lines)
+            lines = [line.removeprefix("ipmi://") for line in lines]
             yield process, [(host, int(port)) for host, port in (line.rsplit(":", 1) for line in lines)]
         finally:
             process.kill()
@@ -141,6 +144,17 @@ def test_the_command_serves_so_many_bmcs_until_a_signal_ends_it(ending: signal.S
             assert [suites[place + 1] for place in range(0, len(suites), 5)] == [3]
         process.send_signal(ending)
         assert process.wait(timeout=20) == 0
+
+
+@pytest.mark.e2e
+def test_the_command_tells_the_login(tmp_path: Path) -> None:
+    with command_line() as (process, _):
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"login admin, password {DEFAULT_PASSWORD}\n"
+    (tmp_path / "password").write_text("chosen")
+    with command_line("--password-file", str(tmp_path / "password")) as (process, _):
+        assert process.stdout is not None
+        assert process.stdout.readline() == "login admin\n"
 
 
 @pytest.mark.e2e

@@ -18,6 +18,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from simulators.login import DEFAULT_PASSWORD
 from simulators.machine import Firmware, HostState, MachineSpec, Nic, StateFolder, VirtualMachine, open_disk
 from simulators.machine.firmware import find_uefi
 from simulators.machine.process import MachineFault
@@ -364,7 +365,7 @@ def tool(machine: VirtualMachine, *words: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "IPMI_PASSWORD": "password", "LC_ALL": "C"}
+    return {**os.environ, "IPMI_PASSWORD": DEFAULT_PASSWORD, "LC_ALL": "C"}
 
 
 async def ipmitool(machine: VirtualMachine, *words: str) -> str:

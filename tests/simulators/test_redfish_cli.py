@@ -1,6 +1,7 @@
 """`rackwright simulate redfish` as a process: it tells its URL, serves, and ends cleanly on a signal."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from simulators.cli import simulate
+from simulators.login import DEFAULT_PASSWORD
 from tests.simulators.conftest import SYSTEM, basic
 
 COMMAND = [sys.executable, "-c", "from simulators.cli import simulate; simulate()", "redfish"]
@@ -52,6 +54,26 @@ def test_user_password_and_faults_come_from_options_and_files(tmp_path: Path) ->
         request = urllib.request.Request(url + SYSTEM, headers=basic("root", "file-password"))
         with urllib.request.urlopen(request) as answer:
             assert json.load(answer)["PowerState"] == "PoweringOn"
+
+
+def test_the_login_is_printed_once_it_serves_and_a_password_that_was_chosen_is_not(tmp_path: Path) -> None:
+    with running("--http") as (process, url):
+        assert process.stdout is not None
+        login = process.stdout.readline().strip()
+        user, password = login.removeprefix("login ").split(", password ")
+        with urllib.request.urlopen(urllib.request.Request(url + SYSTEM, headers=basic(user, password))) as answer:
+            assert answer.status == 200
+    (tmp_path / "password").write_text("file-password")
+    with running("--http", "--password-file", str(tmp_path / "password")) as (process, _):
+        assert process.stdout is not None
+        assert process.stdout.readline() == "login admin\n"
+
+
+def test_the_default_password_is_no_word_and_fits_every_protocol() -> None:
+    assert re.search(r"[a-z]", DEFAULT_PASSWORD)
+    assert re.search(r"[A-Z]", DEFAULT_PASSWORD)
+    assert re.search(r"\d", DEFAULT_PASSWORD)
+    assert 8 <= len(DEFAULT_PASSWORD) <= 16
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ async def test_dells_profile_comes_in_place_of_its_task(start: Start, shared: Pa
     bmc = await start(shared / "mockups" / "dell-r750-idrac9-7.10", options=ServiceOptions(task_seconds=0))
     manager = "/redfish/v1/Managers/iDRAC.Embedded.1"
     export = await bmc.post(
-        f"{manager}/Actions/Oem/EID_674_Manager.ExportSystemConfiguration", {"ShareParameters": {"Target": "ALL"}}
+        f"{manager}/Actions/Oem/EID_674_Manager.ExportSystemConfiguration", {"ShareParameters": {"Target": "IDRAC"}}
     )
     assert export.status == 202
     profile = (await bmc.get(export.data["@odata.id"])).data

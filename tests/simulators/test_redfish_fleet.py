@@ -10,6 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from simulators.login import DEFAULT_PASSWORD
 from simulators.redfish import (
     OWN_TREE,
     Outage,
@@ -211,7 +212,7 @@ async def test_power_moves_by_itself_when_its_time_has_come(start: Start) -> Non
 
 async def test_a_session_of_one_bmc_is_worth_nothing_at_another() -> None:
     async with RedfishFleet(count=2) as fleet, aiohttp.ClientSession() as client:
-        login = json.dumps({"UserName": "admin", "Password": "password"})
+        login = json.dumps({"UserName": "admin", "Password": DEFAULT_PASSWORD})
         headers = {"Content-Type": "application/json"}
         async with client.post(fleet.urls[0] + SESSIONS, data=login, headers=headers) as answer:
             token = {"X-Auth-Token": answer.headers["X-Auth-Token"]}

@@ -89,7 +89,7 @@ async def test_secure_boot_is_in_effect_after_the_next_start(start: Start) -> No
 
 
 async def test_an_update_is_a_task_that_moves_and_ends(start: Start, clock: FakeClock) -> None:
-    bmc = await start(options=ServiceOptions(task_seconds=100), clock=clock)
+    bmc = await start(fetches_images=False, options=ServiceOptions(task_seconds=100), clock=clock)
 
     begun = await bmc.post(
         f"{UPDATE}/Actions/UpdateService.SimpleUpdate", {"ImageURI": "http://x.example/bmc-3.1.4.bin"}
@@ -114,7 +114,7 @@ async def test_an_update_is_a_task_that_moves_and_ends(start: Start, clock: Fake
 
 
 async def test_a_task_can_be_cancelled_and_then_does_nothing(start: Start, clock: FakeClock) -> None:
-    bmc = await start(options=ServiceOptions(task_seconds=100), clock=clock)
+    bmc = await start(fetches_images=False, options=ServiceOptions(task_seconds=100), clock=clock)
     begun = await bmc.post(
         f"{UPDATE}/Actions/UpdateService.SimpleUpdate", {"ImageURI": "http://x.example/bmc-9.9.9.bin"}
     )
@@ -127,7 +127,7 @@ async def test_a_task_can_be_cancelled_and_then_does_nothing(start: Start, clock
 
 
 async def test_an_update_of_a_target_that_is_not_there_ends_as_exception(start: Start) -> None:
-    bmc = await start()
+    bmc = await start(fetches_images=False)
 
     body = {"ImageURI": "http://x.example/f-1.0.bin", "Targets": [f"{UPDATE}/FirmwareInventory/Nothing"]}
     begun = await bmc.post(f"{UPDATE}/Actions/UpdateService.SimpleUpdate", body)

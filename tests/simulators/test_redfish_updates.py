@@ -18,7 +18,7 @@ ORDER = {"ImageURI": "http://x.example/bmc-3.1.4.bin", "Targets": [f"{INVENTORY}
 
 
 async def test_a_staged_update_takes_effect_with_the_next_start(start: Start) -> None:
-    bmc = await start()
+    bmc = await start(fetches_images=False)
 
     begun = await bmc.post(SIMPLE, {**ORDER, "@Redfish.OperationApplyTime": "OnReset"})
     pending = (await bmc.get(begun.data["@odata.id"])).data["TaskState"]
@@ -31,7 +31,7 @@ async def test_a_staged_update_takes_effect_with_the_next_start(start: Start) ->
 
 
 async def test_a_silent_update_completes_and_changes_nothing(start: Start) -> None:
-    bmc = await start(options=ServiceOptions(update=UpdateManners(silent=True)))
+    bmc = await start(fetches_images=False, options=ServiceOptions(update=UpdateManners(silent=True)))
 
     begun = await bmc.post(SIMPLE, ORDER)
 
@@ -40,7 +40,7 @@ async def test_a_silent_update_completes_and_changes_nothing(start: Start) -> No
 
 
 async def test_a_task_is_gone_a_while_after_its_end(start: Start, clock: FakeClock) -> None:
-    bmc = await start(options=ServiceOptions(task_kept_seconds=60), clock=clock)
+    bmc = await start(fetches_images=False, options=ServiceOptions(task_kept_seconds=60), clock=clock)
 
     begun = await bmc.post(SIMPLE, ORDER)
     clock.move(59)
@@ -55,7 +55,7 @@ async def test_a_task_is_gone_a_while_after_its_end(start: Start, clock: FakeClo
 
 async def test_a_manager_that_restarts_is_away_and_then_shows_old_and_new(start: Start, clock: FakeClock) -> None:
     options = ServiceOptions(update=UpdateManners(restart_seconds=240, flaps=4, flap_seconds=10))
-    bmc = await start(options=options, clock=clock)
+    bmc = await start(fetches_images=False, options=options, clock=clock)
 
     await bmc.post(SIMPLE, ORDER)
     away = await bmc.get("/redfish/v1/Managers/1")
@@ -70,7 +70,7 @@ async def test_a_manager_that_restarts_is_away_and_then_shows_old_and_new(start:
 
 
 async def test_a_transfer_protocol_that_is_not_offered_is_refused(start: Start) -> None:
-    bmc = await start()
+    bmc = await start(fetches_images=False)
 
     assert (await bmc.post(SIMPLE, {**ORDER, "TransferProtocol": "TFTP"})).status == 400
 
@@ -108,7 +108,7 @@ async def test_an_ilo_wants_the_key_in_its_form_and_in_a_cookie(
 
 
 async def test_an_upload_is_measured_and_not_kept(start: Start) -> None:
-    bmc = await start()
+    bmc = await start(fetches_images=False)
     piece = bytes(range(256)) * 4096
     form = aiohttp.FormData()
     form.add_field("UpdateParameters", "{}", content_type="application/json")
@@ -129,7 +129,7 @@ async def pieces(piece: bytes, count: int) -> AsyncIterator[bytes]:
 
 
 async def test_a_form_that_is_cut_or_garbled_is_refused(start: Start) -> None:
-    bmc = await start()
+    bmc = await start(fetches_images=False)
     head = {"Content-Type": "multipart/form-data; boundary=abc"}
     for body in (
         b"garbage",

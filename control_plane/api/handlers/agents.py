@@ -17,9 +17,9 @@ from control_plane.api.shapes.agents import (
     SessionView,
 )
 from control_plane.api.shapes.common import decode_cursor, encode_cursor, instant, of
-from control_plane.join_tokens import end_join_token, list_join_tokens
+from control_plane.join_tokens import create_join_token, end_join_token, list_join_tokens
 from control_plane.records import AgentRow, JoinTokenRow, SessionRow
-from control_plane.sessions import create_join_token, get_agent, list_agents, revoke_agent
+from control_plane.sessions import get_agent, list_agents, revoke_agent
 from control_plane.sites import create_site, find_site
 from control_plane.store import Transaction
 from protocol.durations import parse_duration

@@ -5,6 +5,7 @@ from typing import Any, cast
 from control_plane.api.call import Call
 from control_plane.api.handlers.paging import page
 from control_plane.api.shapes.commands import (
+    AgentStanding,
     CancelCommand,
     CommandList,
     CommandView,
@@ -32,13 +33,10 @@ async def get(call: Call, request: GetCommand) -> CommandView:
     return await wait(call, row, request.wait_ms)
 
 
-def list_(tx: Transaction, call: Call, request: ListCommands) -> CommandList:
-    node_id = None if request.node_id is None else find_node(tx, call.tenant, request.node_id).id
-    rows, cursor = page(
-        request,
-        lambda before, limit: list_commands(tx, call.tenant, before or None, limit, node_id, open_only=request.open),
-    )
-    return CommandList(items=[view(row) for row in rows], cursor=cursor)
+async def list_(call: Call, request: ListCommands) -> CommandList:
+    services = call.services
+    rows, cursor = await services.store.read(_listed, call.tenant, request)
+    return CommandList(items=[view(row, services.links.progress_of(row)) for row in rows], cursor=cursor)
 
 
 def cancel(tx: Transaction, call: Call, request: CancelCommand) -> CommandView:
@@ -60,10 +58,12 @@ async def wait(call: Call, row: CommandRow, wait_ms: int) -> CommandView:
         if wait_ms and row.state not in TERMINAL:
             ended = await watch.ended(wait_ms / 1000)
             row = ended if ended is not None else await services.store.read(_get, row.tenant_id, row.id)
-    return view(row, services.links.progress_of(row))
+    if row.state in TERMINAL:
+        return view(row)
+    return view(row, services.links.progress_of(row), await services.store.read(_standing, row.agent_id))
 
 
-def view(row: CommandRow, progress: Progress | None = None) -> CommandView:
+def view(row: CommandRow, progress: Progress | None = None, agent: AgentStanding | None = None) -> CommandView:
     payload = cast("dict[str, Any]", row.payload)
     operation = f"{payload['concern']}.{payload['operation']}" if "operation" in payload else None
     ending = row.ending
@@ -89,6 +89,34 @@ def view(row: CommandRow, progress: Progress | None = None) -> CommandView:
         result=None if ending is None else ending.result,
         error=None if ending is None else ending.error,
         late_ending=row.late_ending,
+        agent=agent,
+    )
+
+
+def _standing(tx: Transaction, agent_id: str) -> AgentStanding | None:
+    row = tx.one(
+        """
+        SELECT agents.host_name, sites.name, sessions.connected_at, sessions.disconnected_at
+        FROM agents LEFT JOIN sites ON sites.id = agents.site_id AND agents.role = 'site'
+            LEFT JOIN sessions ON sessions.id = agents.session_id
+        WHERE agents.id = :id
+        """,
+        {"id": agent_id},
+    )
+    if row is None:
+        return None
+    host_name, site, connected_at, left_at = row
+    connected = connected_at is not None and left_at is None
+    return AgentStanding(
+        host_name=host_name, site=site, connected=connected, since=of(connected_at if connected else left_at)
+    )
+
+
+def _listed(tx: Transaction, tenant_id: str, request: ListCommands) -> tuple[list[CommandRow], str | None]:
+    node_id = None if request.node_id is None else find_node(tx, tenant_id, request.node_id).id
+    return page(
+        request,
+        lambda before, limit: list_commands(tx, tenant_id, before or None, limit, node_id, open_only=request.open),
     )
 
 

@@ -28,7 +28,7 @@ from control_plane.nodes import create_node, delete_node, find_node, list_nodes,
 from control_plane.observations import Sight, sights_of
 from control_plane.records import NodeRow
 from control_plane.sessions import revoke_agents_of
-from control_plane.sites import find_site
+from control_plane.sites import find_site, site_names
 from control_plane.store import Transaction
 from protocol.addresses import Address, Scheme, TlsPolicy
 from protocol.errors import RequestError
@@ -118,23 +118,29 @@ def seen(tx: Transaction, row: NodeRow) -> NodeView:
 def _views(tx: Transaction, rows: list[NodeRow]) -> list[NodeView]:
     ids = [row.id for row in rows]
     sights, found, provisions = sights_of(tx, ids), found_labels(tx, ids), provisions_of(tx, rows)
-    return [_view(row, sights.get(row.id), found.get(row.id, {}), provisions[row.id]) for row in rows]
+    sites = site_names(tx, {row.site_id for row in rows})
+    return [
+        _view(row, sites[row.site_id], sights.get(row.id), found.get(row.id, {}), provisions[row.id]) for row in rows
+    ]
 
 
-def _view(row: NodeRow, sight: Sight | None, found: dict[str, str], provision: ProvisionRow) -> NodeView:
+def _view(row: NodeRow, site: str, sight: Sight | None, found: dict[str, str], provision: ProvisionRow) -> NodeView:
     seen = sight.row if sight is not None else None
+    is_seen = seen is not None and seen.trouble is None
     return NodeView(
         id=row.id,
         tenant_id=row.tenant_id,
         name=row.name,
         site_id=row.site_id,
+        site=site,
         state=provision.state.value,
         power=seen.power if seen is not None else "unknown",
         health=seen.health if seen is not None else "unknown",
-        seen_at=instant(seen.seen_at) if seen is not None else None,
-        seen_by=seen.how if seen is not None else None,
+        seen_at=instant(seen.seen_at) if seen is not None and is_seen else None,
+        seen_by=seen.how if seen is not None and is_seen else None,
         watched=sight is not None and sight.watched,
         trouble=seen.trouble if seen is not None else None,
+        trouble_since=instant(seen.seen_at) if seen is not None and not is_seen else None,
         labels=row.labels,
         found_labels=found,
         drivers=row.drivers,

@@ -53,7 +53,7 @@ HANDLERS: Mapping[str, Handler] = {
     "drivers.operations": Handler(drivers.operations),
     "drivers.matrix": Handler(drivers.matrix),
     "commands.get": Handler(around=commands.get),
-    "commands.list": Handler(commands.list_),
+    "commands.list": Handler(around=commands.list_),
     "commands.cancel": Handler(commands.cancel),
     "profiles.create": Handler(profiles.create, audited=profiles.audited),
     "profiles.validate": Handler(profiles.validate),

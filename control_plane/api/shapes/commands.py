@@ -16,7 +16,15 @@ from control_plane.api.shapes.common import (
 from protocol.commands import Ending
 from protocol.errors import Failure
 
-__all__ = ["CancelCommand", "CommandList", "CommandView", "GetCommand", "ListCommands", "ProgressView"]
+__all__ = [
+    "AgentStanding",
+    "CancelCommand",
+    "CommandList",
+    "CommandView",
+    "GetCommand",
+    "ListCommands",
+    "ProgressView",
+]
 
 
 class GetCommand(Request, frozen=True, kw_only=True):
@@ -44,6 +52,17 @@ class ProgressView(View, frozen=True, kw_only=True):
     percent: float | None
 
 
+class AgentStanding(View, frozen=True, kw_only=True):
+    """The agent that is to do a command, or does it."""
+
+    host_name: str
+    site: str | None
+    """The name of the site that it serves; null for a machine's own agent."""
+    connected: bool
+    since: datetime | None
+    """Since when it is connected, or away; null for one that has never connected."""
+
+
 class CommandView(View, frozen=True, kw_only=True):
     id: str
     tenant_id: str
@@ -64,6 +83,8 @@ class CommandView(View, frozen=True, kw_only=True):
     cancel_reason: str | None
     progress: ProgressView | None
     """The last news, while it runs."""
+    agent: AgentStanding | None = None
+    """Of a command that has not ended, where it was asked for by commands.get: who is to do it."""
     result: dict[str, Any] | None
     error: Failure | None
     late_ending: Ending | None

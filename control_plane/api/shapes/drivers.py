@@ -16,6 +16,7 @@ from control_plane.api.shapes.common import (
     id_cursor,
 )
 from control_plane.api.shapes.nodes import DriverName
+from protocol.address_logins import login_faults
 from protocol.errors import Issue
 from protocol.operations import CONCERNS, OPERATIONS, Concern
 from protocol.validation import faults
@@ -54,7 +55,7 @@ def operation_faults(operation: object, args: object) -> list[Issue]:
         close = difflib.get_close_matches(operation[:100], OPERATIONS, 3, 0.5)
         hint = f"did you mean {' or '.join(close)}?" if close else f"concerns: {', '.join(CONCERNS)}"
         return [Issue("operation", f"there is no operation {operation[:100]!r}", hint)]
-    return faults(row.arguments, args, "args") if isinstance(args, Mapping) else []
+    return [*faults(row.arguments, args, "args"), *login_faults(args, "args")] if isinstance(args, Mapping) else []
 
 
 class ListOperations(Request, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from control_plane.api.shapes.common import Reason, Reference, Request, View
 from control_plane.api.shapes.profiles import Version
 from control_plane.engine.records import WorkflowError
 from control_plane.metal.states import MetalVerb
+from protocol.address_logins import login_faults
 from protocol.errors import Issue
 from protocol.shapes.deploy import Image, RootDeviceHints
 
@@ -60,7 +61,7 @@ class DeployNode(_Provision, frozen=True, kw_only=True):
         found = super().faults(raw)
         if isinstance(image, Mapping) and not (image.get("sha256") or image.get("sha512")):
             found.append(Issue("image", "has no checksum", "name the sha256 or sha512 that its maker publishes"))
-        return found
+        return found + login_faults(image, "image")
 
 
 class ReleaseNode(_Provision, frozen=True, kw_only=True):

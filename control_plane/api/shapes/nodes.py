@@ -123,6 +123,8 @@ class NodeView(View, frozen=True, kw_only=True):
     tenant_id: str
     name: str
     site_id: str
+    site: str
+    """The site's name."""
     state: str
     """Its provision state, such as available or deployed; `provision` tells more."""
     power: str
@@ -130,13 +132,15 @@ class NodeView(View, frozen=True, kw_only=True):
     health: str
     """ok, warning, critical or unknown."""
     seen_at: datetime | None
-    """When it was first seen so; null while nobody has seen it."""
+    """When it was first seen so; null while it is not seen: nobody has looked yet, or it cannot be asked."""
     seen_by: str | None
     """What led to the look: poll, stream or push."""
     watched: bool
     """The agent that saw it is connected: what is said is so now."""
     trouble: str | None
     """Why the machine cannot be asked."""
+    trouble_since: datetime | None
+    """Since when it cannot be asked."""
     labels: dict[str, str]
     found_labels: dict[str, str]
     """What inventories have found; `labels` stand over them."""

@@ -247,3 +247,15 @@ def test_what_tidies_up_must_be_registered(registry: StepRegistry) -> None:
 def test_there_is_an_example_for_every_concern() -> None:
     assert set(EXAMPLES) == set(CONCERNS)
     assert all(f"{concern}.{operation}" in OPERATIONS for concern, (operation, _) in EXAMPLES.items())
+
+
+def test_an_address_with_a_password_would_be_stored_with_the_profile() -> None:
+    url = "https://reader:Pa55word@files.example/a.iso"
+    for step in (
+        {"use": "virtual-media.insertMedia", "on": "site", "with": {"image": url}},
+        {"use": "metal.writeImage", "with": {"image": {"url": url, "sha256": "ab" * 32}}},
+    ):
+        told = issues(resolve(default_registry(), **step))
+        (said,) = [words for path, words in told.items() if path.startswith("steps[0].with.image")]
+        assert "credentials set images/HOST" in said
+        assert "Pa55word" not in said

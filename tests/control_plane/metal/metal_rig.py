@@ -211,6 +211,15 @@ def words_of(row: CommandRow) -> str:
     return f"{payload['concern']}.{payload['operation']} {told}".strip()
 
 
+def observe_off(tx: Transaction, node_id: str, agent_id: str) -> None:
+    """The site's agent has seen the machine off just now."""
+    tx.run(
+        "INSERT INTO node_observations (node_id, power, health, raw, trouble, how, agent_id, seen_at) "
+        "VALUES (:node, 'off', 'ok', NULL, NULL, 'poll', :agent, :now)",
+        {"node": node_id, "agent": agent_id, "now": tx.now()},
+    )
+
+
 async def bound(metal: MetalRig) -> MetalRig:
     """With a short profile for each verb that does what it must and nothing more."""
     await metal.define("commission", BOOT, ERASE)

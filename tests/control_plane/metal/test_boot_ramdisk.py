@@ -7,7 +7,7 @@ import pytest
 from control_plane.engine.transitions import Then
 from protocol.commands import Ending
 from tests.control_plane.engine.rig import work
-from tests.control_plane.metal.metal_rig import BOOT, MetalRig, done, refused
+from tests.control_plane.metal.metal_rig import BOOT, MetalRig, done, observe_off, refused
 
 STARTED = [
     "site: virtual-media.insertMedia rackwright:ramdisk",
@@ -173,7 +173,7 @@ async def test_a_machine_that_is_seen_off_again_fails_the_attempt_and_is_started
         await metal.rig.agents_work()
     metal.power = "off"
     metal.rig.clock.pass_by(30_000)
-    await metal.rig.store.write(_observe_off, metal.rig.node_id, metal.rig.site.id)
+    await metal.rig.store.write(observe_off, metal.rig.node_id, metal.rig.site.id)
     workflow = await metal.finish(workflow_id)
     assert workflow.state.value == "succeeded", workflow.error
     events = await metal.rig.events(workflow_id)
@@ -188,6 +188,26 @@ async def test_a_ramdisk_that_never_comes_is_told_with_what_the_bmc_says_of_the_
     assert workflow.error.code == "REJOIN_TIMEOUT"
     assert "has not connected in time; the BMC says that it is on" in workflow.error.message
     assert "rackwright console" in workflow.error.message
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["of an attempt before", "of this attempt"])
+async def test_a_machine_that_came_and_was_refused_is_told_with_the_refusal_of_this_attempt(
+    metal: MetalRig, late: bool
+) -> None:
+    metal.boots_to = lambda: None
+    if not late:
+        await metal.rig.store.write(_refuse, metal.rig.node_id)
+        metal.rig.clock.pass_by(1_000)
+    workflow_id = await begin(metal, retries=0, timeout="10m")
+    if late:
+        await metal.turn(workflow_id)
+        metal.rig.clock.pass_by(1_000)
+        await metal.rig.store.write(_refuse, metal.rig.node_id)
+    workflow = await metal.finish(workflow_id)
+    assert workflow.error is not None
+    assert workflow.error.code == "REJOIN_TIMEOUT"
+    told = "an agent that came for it was refused: AMBIGUOUS_MACHINE: another serial number"
+    assert (told in workflow.error.message) is late
 
 
 async def test_a_bmc_that_does_not_answer_at_the_end_keeps_the_cause_all_the_same(sqlite_metal: MetalRig) -> None:
@@ -248,9 +268,9 @@ async def test_nothing_is_tidied_up_where_nothing_was_started(sqlite_metal: Meta
     assert sqlite_metal.deeds == []
 
 
-def _observe_off(tx: Any, node_id: str, agent_id: str) -> None:
+def _refuse(tx: Any, node_id: str) -> None:
     tx.run(
-        "INSERT INTO node_observations (node_id, power, health, raw, trouble, how, agent_id, seen_at) "
-        "VALUES (:node, 'off', 'ok', NULL, NULL, 'poll', :agent, :now)",
-        {"node": node_id, "agent": agent_id, "now": tx.now()},
+        "INSERT INTO node_refusals (node_id, role, reason, refused_at) "
+        "VALUES (:node, 'ramdisk', 'AMBIGUOUS_MACHINE: another serial number', :now)",
+        {"node": node_id, "now": tx.now()},
     )

@@ -9,7 +9,7 @@ from control_plane.metal.image_steps import daemon_ticket_wanted
 from control_plane.metal.rows import Asked
 from protocol.commands import Ending
 from protocol.shapes.deploy import Image, RootDeviceHints
-from tests.control_plane.metal.metal_rig import BOOT, IMAGE, MetalRig, done, refused
+from tests.control_plane.metal.metal_rig import BOOT, IMAGE, MetalRig, done, observe_off, refused
 
 WRITE = {"id": "write", "use": "metal.writeImage", "on": "ramdisk"}
 START = {"id": "start", "use": "metal.bootInstalled"}
@@ -90,6 +90,29 @@ async def test_a_wrong_image_fails_the_node_with_the_ramdisks_own_words(sqlite_m
     row = await sqlite_metal.provision()
     assert row.cause is not None
     assert "write (metal.writeImage): NOT_APPLIED: the checksum is wrong" in row.cause.message
+
+
+async def test_a_machine_that_is_switched_off_while_it_is_written_is_not_waited_for(metal: MetalRig) -> None:
+    usual = metal.rig.machine.ramdisk.answer
+
+    def lose_power(row: Any) -> Ending | None:
+        if row.kind == "driver.invoke" and row.payload["operation"] == "writeImage":
+            metal.power, metal.rig.machine.up = "off", None
+            return None
+        return usual(row)
+
+    metal.rig.machine.ramdisk.answer = lose_power
+    write = {**WRITE, "with": {"image": IMAGE, "viaSite": False}, "timeout": "2h", "retries": 1}
+    workflow_id = await begin(metal, BOOT, write)
+    while metal.power == "on" or "site: power.setPower on" not in metal.acts:
+        await metal.turn(workflow_id)
+    metal.rig.clock.pass_by(30_000)
+    cut_at = metal.rig.clock.now
+    await metal.rig.store.write(observe_off, metal.rig.node_id, metal.rig.site.id)
+    workflow = await metal.finish(workflow_id)
+    assert workflow.error is not None
+    assert workflow.error.code == "POWER_LOST"
+    assert metal.rig.clock.now - cut_at < 300_000
 
 
 async def test_the_configuration_drive_has_what_was_asked_and_names_the_machine(metal: MetalRig) -> None:

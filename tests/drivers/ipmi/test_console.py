@@ -304,8 +304,20 @@ async def test_a_console_on_a_port_of_its_own_is_refused_with_what_to_set(site: 
     site.bmc.port = 4711
     error = await site.refused("console.openConsole")
     assert error.code is ErrorCode.UNSUPPORTED
-    assert "4711" in error.message
+    assert "another UDP port (4711): set its SOL payload port to 623" in error.message
+    assert "ipmi://127.0.0.1:4711" in error.message
     assert not list(site.bmc.sessions)
+
+
+@pytest.mark.parametrize("told", [None, 623], ids=["its own", "the usual one, behind a forwarded one"])
+async def test_the_console_is_opened_at_the_port_of_the_bmcs_address(site: Site, told: int | None) -> None:
+    if told is not None:
+        site.bmc.port = told
+    assert site.target.address == f"ipmi://127.0.0.1:{site.server.port}"
+    assert site.server.port != 623
+    stream = await opened(site)
+    await stream.write(b"x")
+    await heard(stream, b"x")
 
 
 async def test_garbage_between_the_packets_is_ignored(site: Site) -> None:

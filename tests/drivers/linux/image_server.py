@@ -16,6 +16,8 @@ class Faults:
     `rate`: bytes a second."""
 
     status: list[int] = field(default_factory=list)
+    says: str = ""
+    """The text of an answer that is no image."""
     drops: list[int] = field(default_factory=list)
     ranges: bool = True
     length: bool = True
@@ -55,9 +57,12 @@ class ImageServer:
         self.asked.append(asked)
         request.close_connection = True
         if faults.status and (status := faults.status.pop(0)) != 200:
+            said = faults.says.encode()
             request.send_response(status)
-            request.send_header("Content-Length", "0")
+            request.send_header("Content-Type", "text/plain; charset=utf-8")
+            request.send_header("Content-Length", str(len(said)))
             request.end_headers()
+            request.wfile.write(said)
             return
         if faults.redirect and request.path == "/image.raw":
             request.send_response(302)

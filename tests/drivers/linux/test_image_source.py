@@ -92,6 +92,16 @@ async def test_a_server_whose_certificate_is_not_trusted_is_refused_at_once(secu
     assert refused.value.code is ErrorCode.TLS_UNTRUSTED
 
 
+async def test_a_refusal_is_told_in_the_servers_own_words_and_is_final() -> None:
+    said = "the image of the origin has another checksum\x1b[2J\nsecond line\n" + 1_000 * "x"
+    with serving(CONTENT, Faults(status=[409], says=said)) as server:
+        with pytest.raises(OperationError) as refused:
+            await read_all(ImageSource(server.url, deadline=time.monotonic() + 30))
+        assert len(server.asked) == 1
+    assert refused.value.code is ErrorCode.INVALID_ARGUMENT
+    assert refused.value.message.endswith("HTTP 409 Conflict: the image of the origin has another checksum[2J")
+
+
 def redirected_to(address: str) -> Callable[[ImageSource, str], SimpleNamespace]:
     """An answer that leads on."""
     return lambda _source, _url: SimpleNamespace(status=302, headers={"Location": address}, close=lambda: None)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from agent.recovery import observe
+from agent.observing import observe
 from drivers import Drivers, Target
 from drivers.linux import DRIVER
 from drivers.linux.block_device import BlockDevice

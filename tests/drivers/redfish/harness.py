@@ -116,8 +116,12 @@ async def bench(
     tls: bool | TlsMaterial = False,
     verify: bool | str = True,
     behaviour: str | None = None,
+    fetches_images: bool = False,
 ) -> AsyncIterator[Bench]:
-    """A BMC of the tree (our own small one by default) that knows `admin` by PASSWORD, and the driver before it."""
+    """A BMC of the tree (our own small one by default) that knows `admin` by PASSWORD, and the driver before it.
+
+    `fetches_images`: it fetches what an update names by an address; else a test may name what is nowhere.
+    """
     clock = asyncio.get_running_loop().time
     server = RedfishServer(
         tree,
@@ -127,6 +131,7 @@ async def bench(
         tls=tls,
         clock=clock,
         behaviour=behaviour,
+        fetches_images=fetches_images,
     )
     async with server as bmc, Drivers(breaker, pins) as drivers:
         yield Bench(bmc, drivers, Target(address=bmc.url, username="admin", password=password, verify=verify))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from drivers.redfish.bios_registry import AttributeRegistry, Definition, same_value, whole_number
 from drivers.redfish.bios_request import apply_time_fault, check_attributes, differing
 from drivers.redfish.bios_view import BiosView, offered_apply_times
+from drivers.redfish.manners import Manners
 from drivers.redfish.registries import locations, members_for
-from drivers.redfish.vendors import Manners
 from protocol.shapes.bios import ApplyTime
 
 

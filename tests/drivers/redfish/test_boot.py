@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from drivers.redfish.boot_override import BootView, as_written, full, targets_for, wanted_override
-from drivers.redfish.vendors import Manners
+from drivers.redfish.manners import Manners
 from protocol.errors import ErrorCode, OperationError
 from protocol.shapes.boot import BootDevice, BootMode, SetBootDevice
 from simulators.redfish import Drop, FaultRule

@@ -22,8 +22,8 @@ from drivers.redfish.bmc_settings import (
 )
 from drivers.redfish.certificate_request import certificate_of, offer_of
 from drivers.redfish.event_destinations import OUR_CONTEXT, destinations_of
+from drivers.redfish.manners import OemSettings
 from drivers.redfish.server_profile import profile_action
-from drivers.redfish.vendors import OemSettings
 from protocol.errors import ErrorCode
 from protocol.secret import Secret
 from protocol.shapes.config import EventDestination, NetworkProtocolConfig, SetConfig

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from drivers.redfish.console import kinds_of, services_of
-from drivers.redfish.vendors import Manners
+from drivers.redfish.manners import Manners
 from protocol.errors import ErrorCode, OperationError
 from protocol.shapes.console import ConsoleKind, ConsolePurpose
 from tests.drivers.redfish.harness import bench, without_waiting

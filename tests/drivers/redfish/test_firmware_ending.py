@@ -1,5 +1,6 @@
 """How a firmware update ends: its effect is seen before success is said, and nothing is sent twice."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -238,3 +239,15 @@ async def test_a_list_stops_at_the_first_failure_and_says_what_was_not_done() ->
         done: Any = error.details["done"]
         assert [outcome["after"] for outcome in done] == [{"BIOS": "1.9.0"}]
         assert len(orders(bmc)) == 2
+
+
+@without_waiting
+async def test_a_bmc_that_is_well_is_looked_at_gently_while_its_new_version_is_waited_for() -> None:
+    faults = [FaultRule(method="POST", path=SIMPLE, status=200, execute=True, body={}, remove_headers=("Location",))]
+    async with bench(faults=faults, options=ServiceOptions(update=UpdateManners(silent=True))) as bmc:
+        begun = asyncio.get_running_loop().time()
+        await bmc.fails(UPDATE, BMC_UPDATE)
+        seconds = asyncio.get_running_loop().time() - begun
+        looks = bmc.bmc.journal.count("GET", "/redfish/v1/Managers/1")
+        assert seconds > 600
+        assert looks < 20 + seconds / 10

@@ -14,7 +14,8 @@ import pytest
 from aiohttp import web
 
 from drivers import Drivers, Target
-from protocol.errors import ErrorCode
+from drivers.image_access import ImageAccess
+from protocol.errors import ErrorCode, OperationError
 from simulators.redfish import Drop, FaultRule, RedfishServer, ServiceOptions, UpdateManners
 from simulators.redfish import server as bmc_server
 from simulators.redfish.documents import path_key
@@ -457,3 +458,14 @@ async def test_an_image_of_any_size_takes_no_memory(tmp_path: Path) -> None:
         assert bmc.state.uploads[0].size == size
         # The BMC runs in this process too; both together stay far below what is sent.
         assert most - before < 32 * 1024 * 1024
+
+
+async def test_an_image_of_the_site_hosts_own_services_is_not_passed_on_to_a_bmc(image: Path) -> None:
+    """A push is fetched by the site's host, which reaches more than the operator who names the address."""
+    async with RedfishServer(users={"admin": PASSWORD}) as bmc, Drivers(images=ImageAccess()) as drivers:
+        target = Target(address=bmc.url, username="admin", password=PASSWORD)
+        for address in ("http://127.0.0.1:1/bmc-2.14.0.bin", "http://169.254.169.254/latest/bmc-2.14.0.bin"):
+            with pytest.raises(OperationError, match=r"\[images\] allow = ") as failure:
+                await drivers.invoke(target, UPDATE, update_of(address, transport="multipart"))
+            assert failure.value.code is ErrorCode.INVALID_ARGUMENT
+        assert bmc.journal.count("POST", FORM) == 0

@@ -7,9 +7,9 @@ import pytest
 from drivers.firmware_components import closest, counterpart, is_version, meant_by, showing
 from drivers.redfish.firmware_verdict import Seen, judge, says_reset_is_owed
 from drivers.redfish.image_source import Image
+from drivers.redfish.manners import Manners
 from drivers.redfish.messages import Note
 from drivers.redfish.update_service import UpdateService, after_refusal
-from drivers.redfish.vendors import Manners
 from protocol.errors import BmcMessage
 from protocol.shapes.firmware import FirmwareComponent, Transport
 

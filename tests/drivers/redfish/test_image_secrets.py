@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import web
 
+from drivers.image_access import ImageAccess
 from drivers.redfish.image_source import Image, open_content
 from protocol.errors import ErrorCode, OperationError
 from simulators.redfish import FaultRule
@@ -82,7 +83,7 @@ async def redirecting(where: str) -> AsyncIterator[str]:
 async def test_a_redirect_that_leads_nowhere_is_told_without_its_address(where: str) -> None:
     async with redirecting(where) as url:
         with pytest.raises(OperationError, match="redirects") as caught:
-            async with open_content(Image.parse(url), None):
+            async with open_content(Image.parse(url), None, ImageAccess(everywhere=True)):
                 pass
 
     assert caught.value.code is ErrorCode.UNREACHABLE

@@ -22,8 +22,9 @@ from drivers.redfish.inventory import (
     world_wide_name,
 )
 from drivers.redfish.mac_addresses import mac_of, macs_in
+from drivers.redfish.manners import Manners
 from drivers.redfish.nics import Card, Draft, drafts_of, put_together
-from drivers.redfish.vendors import Facts, Manners, manners_of
+from drivers.redfish.vendors import Facts, manners_of
 from protocol.errors import ErrorCode
 from simulators.redfish import Effect, FaultRule
 from simulators.redfish.faults import Drop

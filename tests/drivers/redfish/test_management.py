@@ -10,8 +10,9 @@ from drivers.redfish.event_log import moment_of, rank, record_of
 from drivers.redfish.health import component, health_of, severity_of, worst
 from drivers.redfish.indicator import light_of, writings
 from drivers.redfish.management import info_of
+from drivers.redfish.manners import Manners
 from drivers.redfish.sensors import of_sensor, of_thermal_and_power
-from drivers.redfish.vendors import QUIRKS, Facts, Manners, manners_of
+from drivers.redfish.vendors import QUIRKS, Facts, manners_of
 from protocol.errors import ErrorCode
 from protocol.shapes.management import Health, Indicator
 from simulators.redfish import Drop, FaultRule, Outage, ServiceOptions
@@ -313,6 +314,33 @@ async def test_sensors_come_from_thermal_and_power_where_there_is_no_collection(
 def test_vendor_knowledge_is_laid_over_the_defaults(facts: Facts, expected: dict[str, object]) -> None:
     manners = manners_of(facts)
     assert {name: getattr(manners, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("manufacturer", "model", "is_x12"),
+    [
+        ("supermicro", "x12spi-tf", True),
+        ("super micro computer, inc.", "SYS-120U-TNR", True),
+        ("supermicro", "SYS-F620P3-RTBN", True),
+        ("supermicro", "SSG-620P-ACR16H", True),
+        ("supermicro", "SYS-E300-12D-8CN6P", True),
+        ("supermicro", "Super Server", True),
+        ("supermicro", "", True),
+        ("supermicro", "SYS-821GE-TNHR", False),
+        ("supermicro", "SYS-6029P-TRT", False),
+        ("supermicro", "X11DPi-NT", False),
+        ("supermicro", "H13SSL-N", False),
+        ("supermicro", "ARS-111GL-NHR", False),
+        ("supermicro", "AS -1124US-TNRP", False),
+        ("another maker", "x12spi-tf", False),
+        ("", "SYS-120U-TNR", False),
+    ],
+)
+def test_an_x12_is_known_by_its_maker_and_by_its_board_or_server_name(
+    manufacturer: str, model: str, is_x12: bool
+) -> None:
+    manners = manners_of(Facts(manufacturer=manufacturer, model=model.lower()))
+    assert manners.image_may_not_hold == ("?=" if is_x12 else "")
 
 
 def test_every_quirk_names_its_hardware_and_its_source() -> None:

@@ -109,3 +109,19 @@ def test_arguments_without_end_are_cut_so_that_searching_them_is_no_endless_work
     (note,) = notes_of({"error": {"@Message.ExtendedInfo": [said]}})
     assert len(note.properties) <= 256
     assert max(map(len, note.properties)) <= 1_000
+
+
+@pytest.mark.parametrize(
+    ("resolution", "advice"),
+    [
+        ("Release it first.", "Release it first."),
+        ("None.", ""),
+        ("none", ""),
+        (" ", ""),
+        ("x" * 9_000, "x" * 500),
+    ],
+)
+def test_what_the_bmc_advises_is_kept_where_it_advises_something(resolution: object, advice: str) -> None:
+    said = {"error": {"@Message.ExtendedInfo": [{**MISSING, "Resolution": resolution}]}}
+    (message,) = messages.bmc_messages(notes_of(said))
+    assert (message.text, message.resolution) == ("needed", advice)

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from drivers.redfish.manners import Manners
 from drivers.redfish.raid_reading import Shelf, controller_of, drive_of, level_of, levels_of, offers_volumes, shelf_of
-from drivers.redfish.vendors import Facts, Manners, manners_of
+from drivers.redfish.vendors import Facts, manners_of
 from protocol.errors import ErrorCode
 from protocol.shapes.raid import Media, RaidLevel, SpareKind
 from simulators.redfish import FaultRule

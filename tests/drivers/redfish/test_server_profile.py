@@ -14,6 +14,7 @@ from tests.drivers.redfish.test_mockups import TREES
 
 EXPORT, IMPORT = "*ExportSystemConfiguration", "*ImportSystemConfiguration"
 DELLS = [tree for tree in TREES if tree.startswith("dell-")]
+BIOS = "/redfish/v1/Systems/System.Embedded.1/Bios"
 ATTRIBUTES = "/redfish/v1/Managers/iDRAC.Embedded.1/Oem/Dell/DellAttributes/iDRAC.Embedded.1"
 
 
@@ -22,12 +23,18 @@ def profile(*attributes: tuple[str, str], component: str = "iDRAC.Embedded.1") -
     return json.dumps({"SystemConfiguration": {"Components": [{"FQDD": component, "Attributes": listed}]}})
 
 
-def attributes_of(document: str) -> dict[str, str]:
+def attributes_of(document: str, component: str | None = None) -> dict[str, str]:
+    """Of every component, or of this one."""
     return {
         attribute["Name"]: attribute["Value"]
         for part in json.loads(document)["SystemConfiguration"]["Components"]
         for attribute in part["Attributes"]
+        if component in (None, part["FQDD"])
     }
+
+
+def components_of(document: str) -> list[str]:
+    return [part["FQDD"] for part in json.loads(document)["SystemConfiguration"]["Components"]]
 
 
 def sent(bmc: Bench) -> list[Any]:
@@ -46,7 +53,7 @@ def test_an_export_has_every_attribute_and_no_secret(tree: str, shared: Path) ->
             exported = await bmc("config.exportConfig")
         assert exported["format"] == "dell-scp-json"
         shown = attributes_of(exported["document"])
-        assert set(shown) == set(recorded)
+        assert set(attributes_of(exported["document"], "iDRAC.Embedded.1")) == set(recorded)
         assert shown["NTPConfigGroup.1.NTPEnable"] == recorded["NTPConfigGroup.1.NTPEnable"]
         assert shown["SNMP.1.AgentCommunity"] == MASK
         assert shown["IPMILan.1.EncryptionKey"] == MASK
@@ -76,6 +83,51 @@ def test_what_was_exported_can_be_imported_and_the_masks_become_no_passwords(tre
             assert MASK not in body["ImportBuffer"]
 
     on_this_tree()
+
+
+@pytest.mark.parametrize("tree", DELLS)
+@pytest.mark.parametrize(
+    ("part", "components"),
+    [
+        ("BIOS", ["BIOS.Setup.1-1"]),
+        ("IDRAC", ["iDRAC.Embedded.1"]),
+        ("System", ["System.Embedded.1"]),
+        (
+            None,
+            ["iDRAC.Embedded.1", "System.Embedded.1", "LifecycleController.Embedded.1", "BIOS.Setup.1-1"],
+        ),
+    ],
+)
+def test_a_part_alone_is_exported_and_nothing_else(
+    tree: str, part: str | None, components: list[str], shared: Path
+) -> None:
+    @without_waiting
+    async def on_this_tree() -> None:
+        async with bench(shared / "mockups" / tree, options=ServiceOptions(task_seconds=10)) as bmc:
+            exported = await bmc("config.exportConfig", {"part": part} if part else {})
+            assert components_of(exported["document"]) == components
+            if part == "BIOS":
+                recorded = (bmc.bmc.state.document(BIOS) or {})["Attributes"]
+                shown = attributes_of(exported["document"])
+                assert set(shown) == set(recorded)
+                assert shown["AcPwrRcvryUserDelay"] == str(recorded["AcPwrRcvryUserDelay"])
+
+    on_this_tree()
+
+
+def test_bios_values_of_a_profile_take_effect_with_the_next_start(dell: Path) -> None:
+    @without_waiting
+    async def on_dell() -> None:
+        async with bench(dell, options=ServiceOptions(task_seconds=10)) as bmc:
+            document = (await bmc("config.exportConfig", {"part": "BIOS"}))["document"]
+            assert (await bmc("config.importConfig", {"document": document}))["resetOwed"] is False
+            changed = profile(("AcPwrRcvry", "Off"), component="BIOS.Setup.1-1")
+            assert (await bmc("config.importConfig", {"document": changed}))["resetOwed"] is True
+            assert (bmc.bmc.state.document(BIOS) or {})["Attributes"]["AcPwrRcvry"] == "Last"
+            await bmc("power.setPower", {"action": "reset"})
+            assert (bmc.bmc.state.document(BIOS) or {})["Attributes"]["AcPwrRcvry"] == "Off"
+
+    on_dell()
 
 
 @pytest.fixture

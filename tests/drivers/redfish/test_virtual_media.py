@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from drivers.redfish.manners import Manners
 from drivers.redfish.media_request import ImageAddress, InsertRequest
 from drivers.redfish.media_slots import Slot, candidates, holds, shows, slot_of, without_mirrors
 from drivers.redfish.messages import Note
-from drivers.redfish.vendors import Manners
 from protocol.errors import ErrorCode
 from protocol.shapes.virtual_media import InsertMethod, MediaDevice
 from simulators.redfish import Drop, Effect, FaultRule
