@@ -23,7 +23,7 @@ CHUNK = 256 * 1024
 """Of each reader that is read for, so many bytes are in memory at a time, and as many again in its connection."""
 _MOST_UNSEEN = 8 << 20
 """After so many bytes the content is asked whether it is still the same."""
-_RANGE = re.compile(r"bytes=(\d*)-(\d*)$")
+_RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})$")
 
 
 class Content(Protocol):

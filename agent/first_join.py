@@ -131,16 +131,26 @@ class FirstJoin:
     async def run(self) -> Identity | None:
         """Joins, however long the control plane is away. None where no place holds a ticket.
 
-        Raises JoinFailed when the control plane refuses it for good, and IdentityError when the identity cannot be
-        kept.
+        Raises JoinFailed when the control plane refuses every one for good, and IdentityError when the identity
+        cannot be kept.
         """
+        refused: JoinFailed | None = None
         for source in self._sources:
             ticket = await self._read(source)
-            if ticket is not None:
-                _log.info("ticket_found", place=source.name, node=ticket.node_id, control_plane=ticket.control_plane)
+            if ticket is None:
+                continue
+            _log.info("ticket_found", place=source.name, node=ticket.node_id, control_plane=ticket.control_plane)
+            try:
                 identity = await self._join(ticket, source)
-                await self._remove(source)
-                return identity
+            except JoinFailed as error:
+                # An old one may have come with the image.
+                _log.error("ticket_refused", place=source.name, reason=error.message)
+                refused = error
+                continue
+            await self._remove(source)
+            return identity
+        if refused is not None:
+            raise refused
         return None
 
     async def _read(self, source: TicketSource) -> BootTicket | None:

@@ -64,7 +64,7 @@ async def set_time_servers(host: Host, root: Path, servers: Sequence[str]) -> bo
 
 
 def with_servers(text: str, servers: Sequence[str], program: _Program) -> str:
-    """The file with these servers. Pure."""
+    """With these servers. Pure. Raises OperationError CONFLICT where nobody can tell which lines are ours."""
     if program.unit == "systemd-timesyncd.service":
         return f"{_BEGIN}\n[Time]\nNTP={' '.join(servers)}\n{_END}\n"
     lines = [_BEGIN, *(f"server {server} iburst" for server in servers), _END]
@@ -72,6 +72,12 @@ def with_servers(text: str, servers: Sequence[str], program: _Program) -> str:
         return "".join(f"{line}\n" for line in lines)
     kept: list[str] = []
     ours = False
+    marks = [line for line in text.splitlines() if line in (_BEGIN, _END)]
+    if marks != [_BEGIN, _END] * (len(marks) // 2):
+        raise OperationError(
+            ErrorCode.CONFLICT,
+            f"the lines {_BEGIN!r} and {_END!r} of /{program.ours} are not in pairs any more: mend them by hand",
+        )
     for line in text.splitlines():
         if line in (_BEGIN, _END):
             ours = line == _BEGIN

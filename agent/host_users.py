@@ -43,17 +43,25 @@ def set_user_keys(root: Path, name: str, keys: Sequence[str]) -> bool:
 
 
 def with_keys(text: str, keys: Sequence[str]) -> str:
-    """The file with these lines of ours, and with every line of others'. Pure."""
+    """The file with these lines of ours, and with every line of others'. Pure. Raises OperationError CONFLICT where
+    nobody can tell which lines are ours."""
     others: list[str] = []
     ours = False
-    for line in text.splitlines():
+    lines = text.splitlines()
+    marks = [line for line in lines if line in (_BEGIN, _END)]
+    if marks != [_BEGIN, _END] * (len(marks) // 2):
+        raise OperationError(
+            ErrorCode.CONFLICT,
+            f"the lines {_BEGIN!r} and {_END!r} of {_FILE} are not in pairs any more: nobody can tell which keys are "
+            "the user's own. Mend or remove them by hand",
+        )
+    for line in lines:
         if line in (_BEGIN, _END):
             ours = line == _BEGIN
         elif not ours:
             others.append(line)
     block = [_BEGIN, *dict.fromkeys(keys), _END] if keys else []
-    lines = [*others, *block]
-    return "".join(f"{line}\n" for line in lines)
+    return "".join(f"{line}\n" for line in [*others, *block])
 
 
 def _account(root: Path, name: str) -> tuple[int, int, str]:

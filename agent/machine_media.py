@@ -12,7 +12,7 @@ from agent.boot_image import BootImage, BootImages
 from agent.boot_media import IsoContent, NodeTicket, TicketFill, ipxe_script, local_boot_script
 from agent.boot_paths import MachinePath, PathKind, Paths
 from agent.byte_serving import Content
-from agent.tickets import Tickets
+from agent.tickets import TicketAnswer, Tickets
 from protocol.boot_ticket import RAMDISK_IMAGE, BootTicket, encode_archive
 from protocol.errors import ErrorCode, OperationError
 from protocol.join_token import JoinToken
@@ -126,24 +126,28 @@ class MachineMedia:
         path = next((path for path in armed if path.node_id == answer.node_id), None)
         if path is None or answer.ticket is None:
             return None
-        if path.handed and await self._is_used(path.node_id, path.handed):
+        if path.handed and (await self._renewed(path)).joined:
             await self._over(path)
             return None
         return await self._handed(msgspec.structs.replace(path, asker=asker), answer.ticket)
 
     async def _again(self, path: MachinePath) -> tuple[MachinePath, BootTicket] | None:
         """A machine that asks once more: its start has failed, or it has started, joined, and started anew since."""
-        if await self._is_used(path.node_id, path.handed):
+        answer = await self._renewed(path)
+        if answer.joined:
             await self._over(path)
             return None
+        if answer.ticket is not None:
+            # The one that was handed out has run out, and the machine has not joined by it.
+            return await self._handed(path, answer.ticket)
         held = self._ticket(path).held
         if held is not None:
             return path, held
         # The agent was started anew, and knew only by its id what it had handed out.
         return await self._handed(path, await self._tickets.request(path.node_id, patience=_SCRIPT_SECONDS))
 
-    async def _is_used(self, node_id: str, token_id: str) -> bool:
-        return (await self._tickets.renew(node_id, token_id, patience=_SCRIPT_SECONDS)).ticket is not None
+    async def _renewed(self, path: MachinePath) -> TicketAnswer:
+        return await self._tickets.renew(path.node_id, path.handed, patience=_SCRIPT_SECONDS)
 
     async def _over(self, path: MachinePath) -> None:
         """Its ramdisk has joined: else a machine whose network comes first would start it for ever (case B52)."""

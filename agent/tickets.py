@@ -22,10 +22,11 @@ _PATIENCE = 20.0
 
 
 class TicketAnswer(NamedTuple):
-    """`ticket` None: the one at hand is still good."""
+    """`ticket` None: the one at hand is still good. `joined`: the machine has joined since that one was made."""
 
     node_id: str
     ticket: BootTicket | None
+    joined: bool = False
 
 
 class Tickets:
@@ -89,7 +90,8 @@ class Tickets:
             _log.warning("ticket_refused", node=answer.node_id or wanted.node_id, reason=answer.refusal)
             raise OperationError(ErrorCode.CONFLICT, f"the control plane gives no boot ticket: {answer.refusal}")
         try:
-            return TicketAnswer(answer.node_id, None if answer.ticket is None else from_json(answer.ticket))
+            ticket = None if answer.ticket is None else from_json(answer.ticket)
+            return TicketAnswer(answer.node_id, ticket, answer.joined)
         except ValueError as error:
             raise OperationError(ErrorCode.CONFLICT, f"the boot ticket cannot be read: {error}") from None
 

@@ -11,6 +11,7 @@ import msgspec
 
 from control_plane.engine.records import WorkflowError
 from control_plane.engine.timing import SHARDS, Timing
+from control_plane.metal.states import Residue
 from control_plane.records import ALL_TENANTS
 from control_plane.store import Transaction
 from protocol.durations import span_words
@@ -150,14 +151,14 @@ def _failed_nodes(tx: Transaction, asked: _Asked) -> Iterator[Finding]:
     rows = tx.all(
         f"""
         SELECT provisions.tenant_id, provisions.node_id, nodes.name, provisions.verb, provisions.cause,
-            provisions.since
+            provisions.since, provisions.residue
         FROM provisions JOIN nodes ON nodes.id = provisions.node_id
         WHERE provisions.state = 'failed' {asked.of("provisions")}
         ORDER BY provisions.since DESC LIMIT :limit
         """,
         asked.params(),
     )
-    for tenant_id, node_id, name, verb, cause, since in rows:
+    for tenant_id, node_id, name, verb, cause, since, residue in rows:
         why = "" if cause is None else f": {msgspec.json.decode(cause, type=WorkflowError).message}"
         yield Finding(
             id="metal-failed",
@@ -166,7 +167,9 @@ def _failed_nodes(tx: Transaction, asked: _Asked) -> Iterator[Finding]:
             subject=f"node/{node_id}",
             message=f"{name!r} failed to {verb} {span_words(asked.now - since)} ago{why}",
             hint=(
-                f"mend the cause, then begin anew (rackwright nodes {_again(verb)} {name}), "
+                f"mend the cause, then release it again (rackwright nodes release {name}): data may be left on it"
+                if residue == Residue.ERASING
+                else f"mend the cause, then begin anew (rackwright nodes {_again(verb)} {name}), "
                 f"or take it back (rackwright nodes recover {name})"
             ),
         )

@@ -31,6 +31,7 @@ __all__ = [
     "revoke_agents_of",
     "revoked_of_worker",
     "supersede_agent",
+    "supersede_agents_of",
 ]
 
 _AGENT = columns(AgentRow)
@@ -59,6 +60,18 @@ def supersede_agent(tx: Transaction, agent: AgentRow) -> None:
     if agent.session_id is not None:
         _close(tx, agent.session_id, _SUPERSEDED, now)
         tx.notify(SUPERSEDED_CHANNEL, agent.session_id)
+
+
+def supersede_agents_of(tx: Transaction, node_id: str, role: str) -> None:
+    """What the machine's agents of this role were given is of no use any more: the system that they ran in is gone,
+    or another one is installed. They join anew by a ticket of their own."""
+    agents = tx.all(
+        f"SELECT {_AGENT} FROM agents WHERE node_id = :node AND role = :role AND revoked_at IS NULL FOR UPDATE",
+        {"node": node_id, "role": role},
+        into=AgentRow,
+    )
+    for agent in agents:
+        supersede_agent(tx, agent)
 
 
 def record_certificate(tx: Transaction, agent_id: str, serial: str, not_after: int) -> None:

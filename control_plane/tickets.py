@@ -13,6 +13,7 @@ from control_plane.machine_facts import find_machine
 from control_plane.machine_joining import last_refusal
 from control_plane.metal.image_steps import daemon_ticket_wanted
 from control_plane.records import AgentRow, NodeRow, SessionRow, columns
+from control_plane.sessions import supersede_agents_of
 from control_plane.store import Transaction
 from protocol.boot_ticket import BootTicket, to_json
 from protocol.frames import Ticket, TicketRequest
@@ -56,8 +57,12 @@ def answer_request(tx: Transaction, session: SessionRow, asked: TicketRequest, i
         )
     if asked.holds and _is_fresh(tx, node.id, asked.holds):
         return Ticket(id=asked.id, node_id=node.id)
+    joined = bool(asked.holds) and _has_joined_since(tx, node.id, asked.holds)
+    if asked.purpose == "daemon":
+        # Only the new system's agent is to be taken for it: one of before may start from another disk.
+        supersede_agents_of(tx, node.id, "daemon")
     ticket = mint(tx, node, asked.purpose, issuer, by=agent.id)
-    return Ticket(id=asked.id, node_id=node.id, ticket=to_json(ticket).decode())
+    return Ticket(id=asked.id, node_id=node.id, ticket=to_json(ticket).decode(), joined=joined)
 
 
 def mint(tx: Transaction, node: NodeRow, role: str, issuer: Issuer, *, by: str) -> BootTicket:
@@ -128,6 +133,19 @@ def _is_fresh(tx: Transaction, node_id: str, token_id: str) -> bool:
         {"id": token_id, "node": node_id},
     )
     return row is not None and row[1] - tx.now() > _life_ms(row[0]) // _FRESH_SHARE
+
+
+def _has_joined_since(tx: Transaction, node_id: str, token_id: str) -> bool:
+    """A token that is no longer known is one that was forgotten long after its time."""
+    row = tx.one(
+        """
+        SELECT 1 FROM join_tokens AS held JOIN join_tokens AS used
+            ON used.node_id = held.node_id AND used.role = held.role AND used.used_at >= held.created_at
+        WHERE held.id = :id AND held.node_id = :node LIMIT 1
+        """,
+        {"id": token_id, "node": node_id},
+    )
+    return row is not None
 
 
 def _life_ms(role: str) -> int:

@@ -281,6 +281,8 @@ class Ticket(_Frame, frozen=True, kw_only=True, tag="ticket"):
     """The ticket's JSON, see `protocol.boot_ticket`. Null: the one at hand is still good, or there is none."""
     refusal: str | None = None
     """Why there is none."""
+    joined: bool = False
+    """The machine has joined in the role since the ticket at hand was made: by it, or by another one."""
 
     def __repr__(self) -> str:
         return f"Ticket(id={self.id!r}, node_id={self.node_id!r}, ticket=***, refusal={self.refusal!r})"

@@ -55,7 +55,7 @@ async def prefer_disk(host: Host, disk: Disk, hints: RootDeviceHints | None) -> 
 
 def reordered(entries: list[BootEntry], order: list[int], partition: uuid.UUID) -> list[int] | None:
     """The boot order with an entry first that leads to this partition; None where there is no such entry. Pure."""
-    leading = {entry.number for entry in entries if partition.bytes_le in entry.path}
+    leading = {entry.number for entry in entries if entry.is_active and partition.bytes_le in entry.path}
     first = next((number for number in order if number in leading), min(leading, default=None))
     return None if first is None else [first, *(number for number in order if number != first)]
 

@@ -11,6 +11,8 @@ _SECTOR = 2048
 _DESCRIPTOR = 16 * _SECTOR
 _ROOT_RECORD = 156
 _FOLDER, _CONTINUES = 0x02, 0x80
+_SHORTEST_RECORD = 34
+_LARGEST_FOLDER = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,8 @@ def _descriptor(image: BinaryIO) -> bytes:
 
 
 def _folder(image: BinaryIO, extent: Extent) -> Iterator[_Record]:
+    if extent.size > _LARGEST_FOLDER:
+        raise ValueError("a folder of the ISO 9660 image is larger than any that this reads")
     image.seek(extent.offset)
     data = image.read(extent.size)
     if len(data) != extent.size:
@@ -73,6 +77,9 @@ def _folder(image: BinaryIO, extent: Extent) -> Iterator[_Record]:
 
 
 def _record(data: bytes, place: int) -> _Record:
+    """Raises ValueError for a damaged one."""
+    if data[place] < _SHORTEST_RECORD or place + data[place] > len(data):
+        raise ValueError("a folder of the ISO 9660 image is damaged")
     length, sector, size, flags, name_length = (
         data[place],
         struct.unpack_from("<I", data, place + 2)[0],

@@ -109,7 +109,7 @@ class Joining:
 
     def _tell_of(self, found: FoundTicket) -> None:
         self._announcer.say(
-            f"ticket for {found.ticket.node_id} found on {found.carrier}; control plane {found.ticket.control_plane}",
+            f"ticket for {found.ticket.node_id} found {found.carrier}; control plane {found.ticket.control_plane}",
             about="ticket",
         )
         if found.exposed:

@@ -35,7 +35,7 @@ _NO_MEDIA = ("ram", "zram", "loop", "dm-", "md", "nbd", "fd")
 class FoundTicket(NamedTuple):
     ticket: BootTicket
     carrier: str
-    """In words, such as "the boot medium sr0"."""
+    """In words, such as "on the boot medium sr0"."""
     exposed: bool = False
     """It can be read by everybody on the machine."""
 
@@ -92,7 +92,7 @@ class Carriers:
                 faults.append(f"{path}: {error}")
                 continue
             if ticket is not None:
-                return FoundTicket(ticket, "the initial ramdisk")
+                return FoundTicket(ticket, "in the initial ramdisk")
         return None
 
     def _on_media(self, faults: list[str]) -> FoundTicket | None:
@@ -106,17 +106,19 @@ class Carriers:
                 faults.append(f"the boot medium {name}: {error}")
                 continue
             if ticket is not None:
-                return FoundTicket(ticket, f"the boot medium {name}")
+                return FoundTicket(ticket, f"on the boot medium {name}")
             faults.append(f"the boot medium {name} holds no ticket: it was not made for this machine")
         return None
 
     def _on_the_command_line(self, faults: list[str]) -> FoundTicket | None:
         try:
             word = word_of((self._host.proc / "cmdline").read_text(errors="replace"), TICKET_WORD)
-            return None if word is None else FoundTicket(decode_word(word), "the kernel's command line", exposed=True)
+            return (
+                None if word is None else FoundTicket(decode_word(word), "on the kernel's command line", exposed=True)
+            )
         except (OSError, ValueError) as error:
             faults.append(f"the kernel's command line: {error}")
-            return None
+        return None
 
     def _media(self) -> Iterator[str]:
         """Optical drives first, which BMCs show; then what is removable, such as a USB stick; then the rest."""

@@ -8,13 +8,22 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
+from typing import TypeVarTuple
 
 from control_plane.engine.outcomes import OWNERS_CHANNEL
-from control_plane.metal.settling import QueuedEnd, list_queued, list_unsettled, settle_workflow, take_queued
+from control_plane.metal.settling import (
+    QueuedEnd,
+    fail_left_behind,
+    list_left_behind,
+    list_queued,
+    list_unsettled,
+    settle_workflow,
+    take_queued,
+)
 from control_plane.metal.verbs import OWNER, Tools
-from control_plane.store import Store, StoreClosed, StoreError, StoreUnavailable
+from control_plane.store import Store, StoreClosed, StoreError, StoreUnavailable, Transaction
 
 __all__ = ["MetalOwner"]
 
@@ -22,6 +31,8 @@ _log = logging.getLogger("control_plane.metal.owner")
 _SWEEP_SECONDS = 30.0
 _BATCH = 200
 _AT_ONCE = 32
+
+Args = TypeVarTuple("Args")
 
 
 class MetalOwner:
@@ -32,8 +43,8 @@ class MetalOwner:
         self._tools = tools
         self._sweep_seconds = sweep_seconds
         self._wake = asyncio.Event()
-        self._complained: set[int] = set()
-        """Ends that could not be taken in, by their number: each is told of once."""
+        self._complained: set[int | str] = set()
+        """What could not be taken in, by its number in the queue, or in words: each is told of once."""
 
     async def run(self) -> None:
         stop_listening = self._store.listen(OWNERS_CHANNEL, self._hint)
@@ -63,10 +74,25 @@ class MetalOwner:
                 return taken
 
     async def settle_forgotten(self) -> None:
-        """Nodes whose workflow has ended without their hearing of it. Raises StoreError."""
+        """Nodes whose workflow has ended, or is gone, without their hearing of it. Raises StoreError."""
         for workflow_id in await self._store.read(list_unsettled, _BATCH):
-            _log.warning("workflow %s has ended and was not queued for its node: the node follows now", workflow_id)
-            await self._store.write(settle_workflow, self._tools, workflow_id)
+            ended = f"workflow {workflow_id} has ended and was not queued for its node"
+            await self._follow(ended, settle_workflow, self._tools, workflow_id)
+        for tenant_id, node_id in await self._store.read(list_left_behind, _BATCH):
+            await self._follow(f"the workflow of node {node_id} is gone", fail_left_behind, tenant_id, node_id)
+
+    async def _follow(self, what: str, settle: Callable[[Transaction, *Args], None], *arguments: *Args) -> None:
+        """One node's fault keeps no other from being settled."""
+        try:
+            await self._store.write(settle, *arguments)
+        except (StoreUnavailable, StoreClosed):
+            raise
+        except Exception:
+            if what not in self._complained:
+                _log.exception("%s, and the node cannot follow", what)
+            self._complained.add(what)
+        else:
+            _log.warning("%s: the node has followed now", what)
 
     def _hint(self, kind: str) -> None:
         if kind in (OWNER, ""):

@@ -118,13 +118,13 @@ def _target(arguments: BootRamdisk) -> str:
 
 def _arrived(machine: Machine, last: str) -> dict[str, object] | None:
     """The ramdisk of a new boot is there. Raises StepFailed where another system is."""
-    agent = machine.seen.agent
-    if agent is None or not agent.new_boot:
+    agent, on = machine.seen.agent, machine.seen.sent.get(last)
+    if agent is None or not agent.new_boot or on is None:
         return None
     if agent.role == "ramdisk":
-        return {"bootId": agent.boot_id, "role": agent.role}
-    on = machine.seen.sent.get(last)
-    if on is not None and agent.connected_at >= (on.finished_at or on.created_at):
+        # The connection of one that was switched off just now ends only when its silence is noticed.
+        return {"bootId": agent.boot_id, "role": agent.role} if agent.connected_at >= on.created_at else None
+    if agent.connected_at >= (on.finished_at or on.created_at):
         raise StepFailed(
             f"the machine has started its {agent.role} and not the ramdisk: its firmware did not follow the boot "
             "override",

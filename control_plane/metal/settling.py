@@ -4,22 +4,32 @@ import logging
 
 import msgspec
 
-from control_plane.engine.records import WorkflowError, WorkflowRow
-from control_plane.engine.states import ACTIVE, WorkflowState
+from control_plane.engine.records import StepRow, WorkflowError, WorkflowRow
+from control_plane.engine.states import ACTIVE, Phase, StepState, WorkflowState
 from control_plane.engine.verbs import steps_of
 from control_plane.events import publish
 from control_plane.metal.rows import Asked, ProvisionRow, get_run, lock_provision, store_provision
-from control_plane.metal.states import GOAL, MetalVerb, ProvisionState
+from control_plane.metal.states import GOAL, MetalVerb, ProvisionState, Residue
 from control_plane.metal.verbs import OWNER, Tools, Wish, begin, get_workflow, is_moved, residue_after
 from control_plane.records import NodeRow
+from control_plane.sessions import supersede_agents_of
 from control_plane.store import Transaction
 from protocol.errors import RequestCode, RequestError
 
-__all__ = ["QueuedEnd", "list_queued", "list_unsettled", "settle_workflow", "take_queued"]
+__all__ = [
+    "QueuedEnd",
+    "fail_left_behind",
+    "list_left_behind",
+    "list_queued",
+    "list_unsettled",
+    "settle_workflow",
+    "take_queued",
+]
 
 _log = logging.getLogger("control_plane.metal.settling")
 _LONGEST_CAUSE = 4_000
 _GRACE_MS = 60_000
+_DONE = (StepState.SUCCEEDED, StepState.SKIPPED)
 replace = msgspec.structs.replace
 
 
@@ -68,6 +78,41 @@ def list_unsettled(tx: Transaction, limit: int) -> list[str]:
     return [str(row[0]) for row in rows]
 
 
+def list_left_behind(tx: Transaction, limit: int) -> list[tuple[str, str]]:
+    """Tenant and id of nodes that are shown as moved by a workflow that is not there any more: nothing else would
+    ever lead away from there."""
+    rows = tx.all(
+        """
+        SELECT tenant_id, node_id FROM provisions
+        WHERE state IN ('commissioning', 'deploying', 'releasing', 'rescuing') AND since < :before
+            AND NOT EXISTS (SELECT 1 FROM workflows WHERE workflows.id = provisions.workflow_id)
+        ORDER BY node_id LIMIT :limit
+        """,
+        {"before": tx.now() - _GRACE_MS, "limit": limit},
+    )
+    return [(str(tenant_id), str(node_id)) for tenant_id, node_id in rows]
+
+
+def fail_left_behind(tx: Transaction, tenant_id: str, node_id: str) -> None:
+    """Such a node has failed, and the worst is taken for what became of its disks."""
+    node, row = lock_provision(tx, tenant_id, node_id)
+    if not is_moved(row) or row.state is ProvisionState.DEPLOYED or get_workflow(tx, row.workflow_id) is not None:
+        return
+    residue = row.residue
+    if row.verb is MetalVerb.RELEASE:
+        residue = Residue.ERASING
+    elif row.verb is not MetalVerb.RESCUE:
+        residue = row.residue or Residue.CHANGED
+    cause = WorkflowError(
+        code="WORKFLOW_GONE",
+        message=f"its workflow {row.workflow_id} is not there any more: nobody knows how far it came",
+    )
+    gone = replace(
+        row, state=ProvisionState.FAILED, residue=residue, cause=_cause(row, cause), origin=None, aborting=False
+    )
+    store_provision(tx, node, row, gone)
+
+
 def settle_workflow(tx: Transaction, tools: Tools, workflow_id: str) -> None:
     """Moves the node to where the workflow has brought it. Does nothing for a workflow that is not the node's present
     one, that was retried meanwhile (its next end comes too), or whose node is gone."""
@@ -88,13 +133,38 @@ def settle_workflow(tx: Transaction, tools: Tools, workflow_id: str) -> None:
     if workflow.state in ACTIVE:
         return
     if workflow.state is WorkflowState.SUCCEEDED:
-        _succeeded(tx, node, row, row.verb)
+        missed = _missed_erasure(tx, row, workflow)
+        if missed is None:
+            _succeeded(tx, node, row, row.verb)
+        else:
+            _failed(tx, tools, node, row, replace(workflow, error=missed))
         return
     if row.aborting and workflow.state is WorkflowState.CANCELLED and workflow.started_at is None:
         back = replace(row, state=row.origin or row.base, origin=None, aborting=False)
         store_provision(tx, node, row, back)
         return
     _failed(tx, tools, node, row, workflow)
+
+
+def _missed_erasure(tx: Transaction, row: ProvisionRow, workflow: WorkflowRow) -> WorkflowError | None:
+    """A release whose workflow has succeeded without its erasure: the profile goes on where that fails, or somebody
+    has retried from a later step. What is left on the disks, nobody knows."""
+    if row.verb is not MetalVerb.RELEASE:
+        return None
+    missed = next((step for step in steps_of(tx, workflow.id) if _is_erasure(step) and step.state not in _DONE), None)
+    if missed is None:
+        return None
+    why = f": {missed.error.message}" if missed.error is not None else ""
+    return WorkflowError(
+        code="NOT_ERASED",
+        message=f"the workflow has succeeded, and its step {missed.id} has not, so that data may be left{why}"[
+            :_LONGEST_CAUSE
+        ],
+    )
+
+
+def _is_erasure(step: StepRow) -> bool:
+    return step.phase is Phase.MAIN and step.action == "deploy.eraseDisks"
 
 
 def _counts(row: ProvisionRow, workflow_id: str) -> bool:
@@ -120,6 +190,9 @@ def _succeeded(tx: Transaction, node: NodeRow, row: ProvisionRow, verb: MetalVer
     else:
         reached = replace(row, state=goal, base=goal, residue=None, cause=None, origin=None, aborting=False)
         store_provision(tx, node, row, reached)
+    if verb is MetalVerb.RELEASE:
+        # Whoever had the machine may have kept its agent's key.
+        supersede_agents_of(tx, node.id, "daemon")
 
 
 def _failed(tx: Transaction, tools: Tools, node: NodeRow, row: ProvisionRow, workflow: WorkflowRow) -> None:

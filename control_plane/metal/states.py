@@ -193,7 +193,8 @@ def safe_state(seen: Outlook) -> ProvisionState | Refusal:
         return GOAL[seen.verb]
     if seen.residue is Residue.ERASING:
         return Refusal("its erasure was begun and not finished, so that data may be left on it: release it again")
-    if seen.residue is Residue.CHANGED:
+    # What a rescue or a remediation has changed on a machine in service does not take its data away.
+    if seen.residue is Residue.CHANGED and seen.base is not _S.DEPLOYED:
         new_system = seen.verb is _V.DEPLOY and seen.agent == "daemon" and seen.agent_is_new
         return _S.DEPLOYED if new_system else _S.ENROLLED
     if seen.agent == "ramdisk":

@@ -91,7 +91,18 @@ def begin(tx: Transaction, tools: Tools, node: NodeRow, row: ProvisionRow, wish:
         owner=OWNER,
     )
     workflow = start(tx, tools.registry, tools.timing, wanted)
-    issues = list(_unused(engine.steps_of(tx, workflow.id), wish.asked, version.name))
+    steps = engine.steps_of(tx, workflow.id)
+    issues = list(_unused(steps, wish.asked, version.name))
+    if wish.verb is MetalVerb.RELEASE and not any(
+        step.phase is Phase.MAIN and changes_disks(step.action) for step in steps
+    ):
+        issues.append(
+            Issue(
+                "profile",
+                f"the profile {version.name!r} has no step that erases the disks: the machine would count as clean",
+                "add a step deploy.eraseDisks, or name another profile",
+            )
+        )
     if issues:
         raise RequestError.invalid(issues)
     put_run(

@@ -5,10 +5,13 @@ All of it blocks, and belongs in a thread.
 
 import errno
 import fcntl
+import hashlib
 import mmap
 import os
 import stat
 import struct
+import zlib
+from collections.abc import Iterator
 from types import TracebackType
 
 from drivers.linux.words import gibibytes
@@ -21,6 +24,8 @@ ALIGNMENT = 4096
 _BLKDISCARD, _BLKZEROOUT, _BLKGETSIZE64, _BLKSSZGET = 0x1277, 0x127F, 0x80081272, 0x1268
 _ZEROS = bytes(1 << 20)
 _PROBES = 16
+_PATTERN = 16
+"""What shrinks to less than this part of itself is a pattern."""
 
 Buffer = mmap.mmap
 """Memory on page bounds, as direct I/O needs it; made by `mmap.mmap(-1, size)`."""
@@ -115,12 +120,13 @@ class BlockDevice:
                 offset += count
 
     def discard(self, offset: int, size: int) -> bool:
-        """Tells the disk that a part is not needed any more; False where it does not take that. What it reads as
-        afterwards must be looked at: a discard is a hint."""
+        """Tells the disk that a part is not needed any more; False where it does not take that, for whatever reason.
+        What it reads as afterwards must be looked at: a discard is a hint."""
         return self._range(_BLKDISCARD, offset, size)
 
     def zero_out(self, offset: int, size: int) -> bool:
-        """Has a part read as zeros from now on, by the disk's own command where it has one."""
+        """Has a part read as zeros from now on, by the disk's own command where it has one that works. Raises
+        OperationError NOT_APPLIED."""
         if not self._range(_BLKZEROOUT, offset, size):
             self.clear(offset, size)
         return True
@@ -140,26 +146,35 @@ class BlockDevice:
 
     def probe(self, probes: int = _PROBES) -> list[int]:
         """The probed places (offsets) that do not read as zeros."""
+        return [place for place, _ in self._probed(probes)]
+
+    def traces(self, probes: int = _PROBES) -> dict[int, bytes]:
+        """Digests of what the probed places hold, where that is more than a pattern that is repeated, which an erased
+        drive may show as well."""
+        return {
+            place: hashlib.sha256(data).digest()
+            for place, data in self._probed(probes)
+            if len(zlib.compress(data, 1)) > len(data) // _PATTERN
+        }
+
+    def _probed(self, probes: int) -> Iterator[tuple[int, memoryview]]:
+        """The probed places that do not read as zeros, each with what it holds until the next one is asked for."""
         size = 64 << 10
         last = max(0, (self.size - size) // ALIGNMENT * ALIGNMENT)
         places = sorted({last * index // max(1, probes - 1) // ALIGNMENT * ALIGNMENT for index in range(probes)})
-        found = []
         with mmap.mmap(-1, size) as memory, memoryview(memory) as view:
             for place in places:
                 self.read(place, view)
                 if not is_zero(view):
-                    found.append(place)
-        return found
+                    yield place, view
 
     def _range(self, request: int, offset: int, size: int) -> bool:
         if not self.is_block:
             return False
         try:
             fcntl.ioctl(self.handle, request, struct.pack("=QQ", offset, size))
-        except OSError as error:
-            if error.errno in (errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL):
-                return False
-            raise self._failed("cleared", offset, error) from error
+        except OSError:
+            return False
         return True
 
     def _geometry(self) -> tuple[int, int]:

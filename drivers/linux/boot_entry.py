@@ -109,11 +109,12 @@ def _files(place: Path) -> list[str]:
 
 def _enter(variables: EfiVariables, label: str, path: bytes) -> SetBootEntryResult:
     entries = list(variables.entries())
-    same = [entry for entry in entries if entry.path == path and entry.label == label]
+    # One that is not active is passed over by the firmware.
+    same = [entry for entry in entries if entry.path == path and entry.label == label and entry.is_active]
     ours = same[0] if same else None
     stale = [entry for entry in entries if entry.label == label and entry is not ours]
     if ours is None:
-        number = _free_number(entries)
+        number = _free_number(variables.numbers())
         variables.write_entry(number, encode_entry(label, path))
         ours = BootEntry(number, label, path)
     order, gone = variables.order(), {entry.number for entry in stale}
@@ -130,6 +131,5 @@ def _enter(variables: EfiVariables, label: str, path: bytes) -> SetBootEntryResu
     return SetBootEntryResult(entry=ours.name, order=[f"Boot{number:04X}" for number in after])
 
 
-def _free_number(entries: list[BootEntry]) -> int:
-    taken = {entry.number for entry in entries}
+def _free_number(taken: set[int]) -> int:
     return next(number for number in range(_MOST) if number not in taken)

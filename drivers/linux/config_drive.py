@@ -19,7 +19,7 @@ from drivers.linux.kernel_partitions import show_partitions
 from drivers.linux.partitioning import CONFIG_DRIVE_BYTES, with_config_drive
 from drivers.linux.records import Records
 from protocol.errors import ErrorCode, OperationError
-from protocol.shapes.deploy import ConfigDriveResult, RootDeviceHints, WriteConfigDrive
+from protocol.shapes.deploy import ConfigDriveResult, DiskStage, RootDeviceHints, WriteConfigDrive
 
 __all__ = ["config_files", "write_config_drive", "written_disk"]
 
@@ -52,16 +52,23 @@ def config_files(arguments: WriteConfigDrive, extra: Mapping[str, bytes]) -> dic
 def written_disk(host: Host, hints: RootDeviceHints | None, what_for: str) -> Disk:
     """The disk that holds the new system: by hints, else the one to which an image was written. Blocking.
 
-    Raises OperationError: CONFLICT (none was written since the machine was started, or it is in use), and what
-    `root_disk` raises.
+    Raises OperationError: CONFLICT (none was written since the machine was started, or not to its end, or it is in
+    use), and what `root_disk` raises.
     """
-    disks = read_disks(host)
+    disks, records = read_disks(host), Records(host.state)
+    images = {disk.name: records.read(disk.name, disk.serial, disk.size_bytes).image for disk in disks}
     if hints is not None:
-        return root_disk(disks, hints)
-    written = Records(host.state).written_disks()
-    found = [disk for disk in disks if disk.name in written]
+        disk = root_disk(disks, hints)
+        image = images[disk.name]
+        if image is not None and image.stage is not DiskStage.DONE:
+            raise OperationError(
+                ErrorCode.CONFLICT,
+                f"the image on {disk.name} was not written to its end: use deploy.writeImage again",
+            )
+        return disk
+    found = [disk for disk in disks if (image := images[disk.name]) is not None and image.stage is DiskStage.DONE]
     if len(found) != 1:
-        many = f"images were written to {', '.join(written)}" if written else "no image was written"
+        many = f"images were written to {', '.join(disk.name for disk in found)}" if found else "no image was written"
         raise OperationError(
             ErrorCode.CONFLICT,
             f"{many} since this machine was started, so {what_for} has no certain disk: use deploy.writeImage first, "

@@ -13,7 +13,7 @@ from drivers.linux.pipeline import CHUNK
 from drivers.linux.words import gibibytes
 from protocol.errors import ErrorCode, OperationError
 
-__all__ = ["HEAD", "UNFINISHED", "DiskWriter", "Samples", "cover_up", "finished_head"]
+__all__ = ["HEAD", "UNFINISHED", "DiskWriter", "Samples", "cover_up", "finished_head", "reveal"]
 
 HEAD = 1 << 20
 """What is kept back: a protective MBR, a GPT with 4096-byte sectors, boot code and LVM's superblocks fit."""
@@ -190,6 +190,16 @@ def cover_up(device: BlockDevice, mark: bytes) -> None:
     head = (UNFINISHED + mark)[: device.sector - 2].ljust(HEAD, b"\0")
     device.write_bytes(0, head)
     device.clear(max(HEAD, device.size - HEAD) // ALIGNMENT * ALIGNMENT, HEAD + ALIGNMENT)
+    device.sync()
+
+
+def reveal(device: BlockDevice, head: bytes) -> None:
+    """Puts the head in its place. The first sector goes last: until then the disk says that it is half written."""
+    padded = head.ljust(-(-len(head) // device.sector) * device.sector, b"\0")
+    if len(padded) > device.sector:
+        device.write_bytes(device.sector, padded[device.sector :])
+        device.sync()
+    device.write_bytes(0, padded[: device.sector])
     device.sync()
 
 

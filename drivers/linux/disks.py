@@ -11,13 +11,17 @@ from pathlib import Path
 from drivers.linux.ata_identity import AtaIdentity, from_vpd
 from drivers.linux.host import Host
 from drivers.linux.words import real
+from protocol.errors import ErrorCode, OperationError
 
-__all__ = ["BOOT_MEDIUM_LABEL", "Disk", "Part", "natural_name", "read_disks"]
+__all__ = ["BOOT_MEDIUM_LABEL", "NEVER_MEANT", "Disk", "Part", "natural_name", "read_disks", "require_same"]
 
 BOOT_MEDIUM_LABEL = "RACKWRIGHT"
 """The volume label of our own boot medium: whatever carries it is never written to."""
 _SECTOR = 512
 """The unit of sizes and starts below /sys, whatever the disk's own are (Documentation/ABI/stable/sysfs-block)."""
+_BOOT_MEDIUM, _REMOVABLE, _EMPTY = "is the medium that this machine was started from", "is removable", "has no medium"
+NEVER_MEANT = frozenset({_BOOT_MEDIUM, _REMOVABLE, _EMPTY})
+"""Reasons of disks that are not meant where all are."""
 _NO_DISKS = ("ram", "zram", "sr", "fd", "dm-", "mtdblock", "nbd", "rbd", "drbd", "ubiblock")
 _VOLUME_DESCRIPTOR = 32768
 """Where an ISO 9660 volume describes itself (ECMA-119, 6.7.1)."""
@@ -64,18 +68,23 @@ class Disk:
     def unsuitable(self) -> str | None:
         """Why it may be neither written to nor erased; None where it may."""
         if self.boot_medium:
-            return "is the medium that this machine was started from"
+            return _BOOT_MEDIUM
         if self.mounted:
             return f"is in use: mounted at {', '.join(self.mounted)}"
         if self.holders:
             return f"is in use by {', '.join(self.holders)}"
         if self.removable:
-            return "is removable"
+            return _REMOVABLE
         if self.read_only:
             return "is read-only"
         if self.size_bytes <= 0:
-            return "has no medium"
+            return _EMPTY
         return None
+
+    @property
+    def in_the_way(self) -> bool:
+        """One of the machine's own disks that cannot be touched now: it is in use, or read-only."""
+        return not (self.boot_medium or self.removable) and bool(self.mounted or self.holders or self.read_only)
 
     def partition_name(self, number: int) -> str:
         """What the kernel calls a partition: `sda2`, `nvme0n1p2`."""
@@ -97,6 +106,19 @@ def read_disks(host: Host) -> list[Disk]:
     mounts = _mounts(host)
     found = [disk for name in host.names("block") if (disk := _disk(host, name, mounts)) is not None]
     return sorted(found, key=lambda disk: natural_name(disk.name))
+
+
+def require_same(host: Host, disk: Disk) -> None:
+    """That the name still is this disk's, which is held open: drives are pulled and put in, and names are given anew.
+    Raises OperationError CONFLICT. Blocking."""
+    now = _disk(host, disk.name, {})
+    if now is None or (now.serial, now.wwn, now.size_bytes) != (disk.serial, disk.wwn, disk.size_bytes):
+        shown = "nothing" if now is None else now.known_as()
+        raise OperationError(
+            ErrorCode.CONFLICT,
+            f"{disk.name} is another disk now than when it was chosen: {shown}, not {disk.known_as()}. Nothing was "
+            "done to it",
+        )
 
 
 def _disk(host: Host, name: str, mounts: dict[str, list[str]]) -> Disk | None:

@@ -40,6 +40,10 @@ class BootEntry:
     def name(self) -> str:
         return f"Boot{self.number:04X}"
 
+    @property
+    def is_active(self) -> bool:
+        return bool(self.attributes & _ACTIVE)
+
 
 def decode_entry(number: int, data: bytes) -> BootEntry:
     """Whatever the firmware holds: a label that is no UTF-16, or has no end, is read as far as that goes. Pure."""
@@ -99,6 +103,10 @@ class EfiVariables:
             data = self._read(name) if match is not None else None
             if match is not None and data is not None and len(data) >= 6:
                 yield decode_entry(int(match[1], 16), data)
+
+    def numbers(self) -> set[int]:
+        """Those that are taken, also by entries that cannot be read."""
+        return {int(match[1], 16) for name in os.listdir(self._folder) if (match := _NAME.fullmatch(name))}
 
     def order(self) -> list[int]:
         data = self._read(f"BootOrder-{_GLOBAL}") or b""

@@ -17,7 +17,7 @@ from drivers.driver import Call
 from drivers.linux import ata_security, nvme
 from drivers.linux.block_device import BlockDevice
 from drivers.linux.contents import clear_places, contents
-from drivers.linux.disks import Disk, read_disks
+from drivers.linux.disks import Disk, read_disks, require_same
 from drivers.linux.hints import matching, misses
 from drivers.linux.host import Host
 from drivers.linux.kernel_partitions import forget_partitions
@@ -48,8 +48,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Selection:
+    """`in_the_way`: disks that were meant and cannot be touched now."""
+
     disks: list[Disk]
     skipped: list[DiskSkipped]
+    in_the_way: list[Disk] = field(default_factory=list)
 
 
 def stoppable_arrays(disks: Sequence[Disk], hints: RootDeviceHints | None) -> list[str]:
@@ -65,17 +68,22 @@ def stoppable_arrays(disks: Sequence[Disk], hints: RootDeviceHints | None) -> li
 
 
 def select(disks: Sequence[Disk], hints: RootDeviceHints | None) -> Selection:
-    """What is to be erased. Without hints that is every disk that may be; the others are skipped with the reason.
+    """What is to be erased. Without hints that is every disk: removable ones, those on USB and the boot medium are
+    skipped with the reason.
 
     Raises OperationError where hints are given: INVALID_ARGUMENT (no disk fits), CONFLICT (one that fits may not be
     erased). Pure.
     """
     if hints is None:
         real = [disk for disk in disks if disk.transport != "md" and disk.size_bytes]
-        reasons = {disk.name: disk.unsuitable or "; ".join(misses(disk, RootDeviceHints())) for disk in real}
+        strange = {disk.name: "; ".join(misses(disk, RootDeviceHints())) for disk in real}
+        in_the_way = [disk for disk in real if disk.in_the_way and not strange[disk.name]]
+        rest = [disk for disk in real if disk not in in_the_way]
+        reasons = {disk.name: disk.unsuitable or strange[disk.name] for disk in rest}
         return Selection(
-            [disk for disk in real if not reasons[disk.name]],
+            [disk for disk in rest if not reasons[disk.name]],
             [DiskSkipped(disk=name, reason=reason) for name, reason in reasons.items() if reason],
+            in_the_way,
         )
     found = matching(disks, hints)
     barred = [disk for disk in found if disk.unsuitable is not None]
@@ -96,7 +104,11 @@ def select(disks: Sequence[Disk], hints: RootDeviceHints | None) -> Selection:
 
 async def erase_disks(host: Host, arguments: EraseDisks, call: Call) -> EraseDisksResult:
     """Raises OperationError as `select` does, and NOT_APPLIED when a disk could not be erased: then `erased`,
-    `failed` and `skipped` in its details say which was what. No thread of it goes on afterwards."""
+    `failed` and `skipped` in its details say which was what. No thread of it goes on afterwards.
+
+    Without hints all that the machine has is meant: a disk that is in use or read-only is one that was not erased,
+    and a machine without any disk is CONFLICT, since its disks may only not be seen.
+    """
     disks = await asyncio.to_thread(read_disks, host)
     for array in stoppable_arrays(disks, arguments.disks):
         await asyncio.to_thread(_stop_array, host, array)
@@ -110,7 +122,7 @@ async def erase_disks(host: Host, arguments: EraseDisks, call: Call) -> EraseDis
 
     results = await asyncio.gather(*(one(disk) for disk in chosen.disks), return_exceptions=True)
     erased = [result for result in results if isinstance(result, DiskErased)]
-    failed = []
+    failed = [(disk, OperationError(ErrorCode.CONFLICT, f"it {disk.unsuitable}")) for disk in chosen.in_the_way]
     for disk, result in zip(chosen.disks, results, strict=True):
         if isinstance(result, OperationError):
             failed.append((disk, result))
@@ -118,6 +130,13 @@ async def erase_disks(host: Host, arguments: EraseDisks, call: Call) -> EraseDis
             raise result
     if failed:
         raise _failure(erased, failed, chosen.skipped)
+    if not erased:
+        left = "; ".join(f"{one.disk}: {one.reason}" for one in chosen.skipped)
+        raise OperationError(
+            ErrorCode.CONFLICT,
+            f"this machine shows no disk that could be erased ({left or 'none at all'}): look whether the driver of "
+            "its controller is in the ramdisk, or leave the step out",
+        )
     return EraseDisksResult(disks=erased, skipped=chosen.skipped)
 
 
@@ -160,6 +179,7 @@ class DiskErasing:
         begun = time.monotonic()
         # Held open to the end: neither a mount nor an array may take it meanwhile.
         with await asyncio.to_thread(BlockDevice, self.disk.path, writing=True) as device:
+            await asyncio.to_thread(require_same, self.host, self.disk)
             self._record(DiskStage.UNDER_WAY)
             try:
                 if self.mode is EraseMode.METADATA:
@@ -189,27 +209,30 @@ class DiskErasing:
 
     async def _full(self, device: BlockDevice) -> tuple[str, str]:
         """The drive's own erasure, else a discard that is seen to have worked, else zeros over all of it."""
+        before: dict[int, bytes] = {}
+        if self.disk.transport in ("nvme", "sata"):
+            before = await self._in_a_thread(lambda: device.traces(_PROBES))
         if self.disk.transport == "nvme":
-            found = await self._by_nvme(device)
+            found = await self._by_nvme(device, before)
             if found is not None:
                 return found
         if self.disk.transport == "sata":
-            found = await self._by_ata(device)
+            found = await self._by_ata(device, before)
             if found is not None:
                 return found
         return await self._in_a_thread(lambda: self._over(device))
 
-    async def _by_ata(self, device: BlockDevice) -> tuple[str, str] | None:
+    async def _by_ata(self, device: BlockDevice, before: dict[int, bytes]) -> tuple[str, str] | None:
         try:
             method = await ata_security.erase(self.host, self.disk.path, max(1.0, self.call.remaining))
+            return method, await self._own_word(device, before)
         except OperationError as error:
             if error.code is ErrorCode.CONFLICT:
                 raise
             self.obstacles.append(f"no ATA secure erase: {error.message}")
             return None
-        return method, await self._own_word(device)
 
-    async def _by_nvme(self, device: BlockDevice) -> tuple[str, str] | None:
+    async def _by_nvme(self, device: BlockDevice, before: dict[int, bytes]) -> tuple[str, str] | None:
         path = self.disk.path
         try:
             abilities = nvme.parse_controller(await asyncio.to_thread(nvme.submit, path, nvme.identify_controller()))
@@ -222,34 +245,47 @@ class DiskErasing:
                     await self._sanitize(act)
                 else:
                     await self._format(act)
+                return act.value, await self._own_word(device, before)
             except OperationError as error:
                 if error.code is ErrorCode.TIMEOUT:
                     raise
                 self.obstacles.append(f"no {act.value}: {error.message}")
-                continue
-            return act.value, await self._own_word(device)
         return None
 
     async def _sanitize(self, act: nvme.Act) -> None:
-        await asyncio.to_thread(nvme.submit, self.disk.path, nvme.sanitize_command(act))
+        """One that an agent has begun which died since is waited for: the drive refuses another meanwhile."""
+        state, share = await self._sanitized()
+        if state is not nvme.SanitizeState.UNDER_WAY:
+            await asyncio.to_thread(nvme.submit, self.disk.path, nvme.sanitize_command(act))
+            state, share = await self._sanitized()
         while True:
-            log = await asyncio.to_thread(nvme.submit, self.disk.path, nvme.sanitize_log())
-            state, share = nvme.parse_sanitize(log)
             if state.is_done:
                 return
             if state is not nvme.SanitizeState.UNDER_WAY:
                 raise OperationError(ErrorCode.NOT_APPLIED, f"the drive says that it {state.name.lower()}")
             self.call.progress(f"{self.disk.name} erases itself", round(share * 100, 1))
             await self.call.sleep(_LOOK_SECONDS, f"{self.disk.name} erases itself, and goes on with it")
+            state, share = await self._sanitized()
+
+    async def _sanitized(self) -> tuple[nvme.SanitizeState, float]:
+        return nvme.parse_sanitize(await asyncio.to_thread(nvme.submit, self.disk.path, nvme.sanitize_log()))
 
     async def _format(self, act: nvme.Act) -> None:
         namespace = self.host.number("block", self.disk.name, "nsid") or 1
         told = await asyncio.to_thread(nvme.submit, self.disk.path, nvme.identify_namespace(namespace))
         command = nvme.format_command(act, namespace, *nvme.lba_format(told))
-        await asyncio.to_thread(nvme.submit, self.disk.path, command)
+        await self._in_a_thread(lambda: nvme.submit(self.disk.path, command))
 
-    async def _own_word(self, device: BlockDevice) -> str:
-        """What is read back after a drive said that it has erased itself: some leave other patterns than zeros."""
+    async def _own_word(self, device: BlockDevice, before: dict[int, bytes]) -> str:
+        """What is read back after a drive said that it has erased itself: some leave other patterns than zeros, and
+        some have done nothing. `before`: the traces of what it held. Raises OperationError NOT_APPLIED."""
+        after = await self._in_a_thread(lambda: device.traces(_PROBES))
+        kept = [place for place, digest in before.items() if after.get(place) == digest]
+        if kept:
+            raise OperationError(
+                ErrorCode.NOT_APPLIED,
+                f"the drive says that it is erased, and {len(kept)} of {_PROBES} samples read as before",
+            )
         left = await self._in_a_thread(lambda: device.probe(_PROBES))
         shown, _ = await self._in_a_thread(lambda: contents(device))
         if shown:

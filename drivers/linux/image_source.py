@@ -126,6 +126,9 @@ class ImageSource:
                 count = len(data)
                 target[:count] = data
             elif self._left == 0:
+                if self.size is not None and self.position < self.size:
+                    # A server may send less than was asked for (RFC 9110, 15.3.7): the rest is asked for anew.
+                    raise _Dropped("the answer was a part of what was asked for")
                 return 0
             else:
                 count = response.fp.readinto1(target[: self._left])
@@ -199,6 +202,9 @@ class ImageSource:
         length = _length(response)
         if status == 206:
             self._check_range(response)
+            if None not in (self._validator, validator) and validator != self._validator:
+                # Its server takes no notice of If-Range.
+                raise ImageChangedError(f"{self._shown} was replaced while it was read")
             self._left = length
             return response
         if status == 416 or (self._validator is not None and validator != self._validator):
@@ -218,6 +224,7 @@ class ImageSource:
             or (self.size is not None and whole not in (None, self.size))
         ):
             raise ImageChangedError(f"the server of {self._shown} sends another range than was asked for")
+        self.size = whole if self.size is None else self.size
 
     def _skip(self, response: http.client.HTTPResponse) -> None:
         """A server without ranges sends all of it again: what is known already is read and let go."""

@@ -5,14 +5,13 @@ is on the medium and was checked. The records lie in memory and end with the boo
 that says "under way" while no such operation runs was provably broken off.
 """
 
-import contextlib
 import os
 from pathlib import Path
 
 import msgspec
 
 from protocol.errors import ErrorCode, OperationError
-from protocol.shapes.deploy import DiskErasure, DiskImage, DiskStage
+from protocol.shapes.deploy import DiskErasure, DiskImage
 
 __all__ = ["DiskRecord", "Records"]
 
@@ -56,17 +55,6 @@ class Records:
                 ErrorCode.NOT_APPLIED,
                 f"{self._folder} takes no record of what is done to {disk}: {error.strerror}; nothing was changed",
             ) from error
-
-    def written_disks(self) -> list[str]:
-        """Disks to which an image was written in full."""
-        found = []
-        with contextlib.suppress(OSError):
-            for path in sorted(self._folder.glob("*.json")):
-                with contextlib.suppress(OSError, msgspec.DecodeError):
-                    record = msgspec.json.decode(path.read_bytes(), type=DiskRecord)
-                    if record.image is not None and record.image.stage is DiskStage.DONE:
-                        found.append(path.stem)
-        return found
 
     def _path(self, disk: str) -> Path:
         return self._folder / f"{disk}.json"

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from drivers.linux.disks import NEVER_MEANT
 from drivers.linux.hints import misses
 from drivers.linux.image_source import shown_address
 from protocol.shapes.deploy import (
@@ -64,6 +65,8 @@ def erased(arguments: Json, reading: Json) -> dict[str, object] | None:
         return None
     found = []
     for disk in disks:
+        if disk.unsuitable is not None:
+            return None
         erasure = disk.erasure
         if erasure is None or erasure.stage is not DiskStage.DONE or not erasure.unchanged:
             return None
@@ -114,4 +117,4 @@ def _to_erase(arguments: Json, reading: Json) -> tuple[EraseMode | None, list[Di
         return None, []
     hints = msgspec.structs.replace(asked.disks or RootDeviceHints(), smallest=None)
     found = [disk for disk in disks if not misses(disk, hints) and disk.transport != "md"]
-    return asked.mode, [disk for disk in found if asked.disks is not None or disk.unsuitable is None]
+    return asked.mode, [disk for disk in found if asked.disks is not None or disk.unsuitable not in NEVER_MEANT]

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from drivers.driver import Call
 from drivers.linux.block_device import ALIGNMENT, BlockDevice
 from drivers.linux.decoding import DecodingError, format_of
-from drivers.linux.disk_writer import HEAD, DiskWriter, cover_up, finished_head
-from drivers.linux.disks import Disk
+from drivers.linux.disk_writer import HEAD, DiskWriter, cover_up, finished_head, reveal
+from drivers.linux.disks import Disk, require_same
 from drivers.linux.filesystems import GROWABLE, file_system_of, grow
 from drivers.linux.host import Host
 from drivers.linux.image_source import ImageChangedError, ImageSource, shown_address
@@ -188,6 +188,7 @@ class ImageWriting:
 
     def _write(self) -> tuple[Layout, Transferred, str, int]:
         with BlockDevice(self.disk.path, writing=True) as device:
+            require_same(self.host, self.disk)
             self._record(DiskStage.UNDER_WAY)
             self._touched = True
             cover_up(device, f"{shown_address(self.image.url)}\n".encode())
@@ -206,9 +207,7 @@ class ImageWriting:
             if layout.backup is not None:
                 device.write_bytes(*layout.backup)
             device.sync()
-            # From here on the disk is what was asked for.
-            device.write_bytes(0, layout.head.ljust(-(-len(layout.head) // device.sector) * device.sector, b"\0"))
-            device.sync()
+            reveal(device, layout.head)
             with contextlib.suppress(OSError):
                 # A kernel that shows no partition is told of where one is looked for.
                 show_partitions(device, layout.spans)

@@ -31,6 +31,8 @@ class TicketGiver:
     """MAC to node."""
     given: list[BootTicket] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
+    stale: set[str] = field(default_factory=set)
+    """Those that have run out unused."""
     refusal: str | None = None
     away: bool = False
     tickets: Tickets = field(init=False)
@@ -52,13 +54,14 @@ class TicketGiver:
             if not found:
                 return Ticket(id=asked.id, refusal="no machine that is to start is known so")
             node = found.pop()
-        if asked.holds and asked.holds not in self.used:
+        if asked.holds and asked.holds not in self.used | self.stale:
             return Ticket(id=asked.id, node_id=node)
         ticket = BootTicket(
             node_id=node, control_plane="wss://control.example:8443", token=Secret(JoinToken.new("ab" * 32).text())
         )
         self.given.append(ticket)
-        return Ticket(id=asked.id, node_id=node, ticket=to_json(ticket).decode())
+        joined = asked.holds in self.used
+        return Ticket(id=asked.id, node_id=node, ticket=to_json(ticket).decode(), joined=joined)
 
     def use(self, ticket: BootTicket) -> None:
         """A machine joins by it."""

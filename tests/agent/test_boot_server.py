@@ -15,6 +15,7 @@ from agent import boot_media
 from agent.logs import Scrubber
 from protocol.boot_ticket import AREA_SIZE, BootTicket, decode_area, encode_archive
 from protocol.errors import ErrorCode, OperationError
+from protocol.join_token import JoinToken
 from simulators.redfish.tls import TlsMaterial
 from tests.agent.boot_site import AREA_OFFSET, BootSite, expected_iso
 
@@ -382,6 +383,21 @@ async def test_a_machine_whose_ramdisk_has_joined_is_not_started_by_the_network_
     given = len(site.giver.given)
     await fetched(client, f"{ipxe}/{MAC}")
     assert len(site.giver.given) == given, "it is not asked about any more"
+
+
+async def test_a_ticket_that_has_run_out_unused_is_no_sign_that_the_machine_has_started(
+    site: BootSite, client: aiohttp.ClientSession, ipxe: str
+) -> None:
+    """A self-test may take longer than most of a ticket's life, and a load may fail for as long."""
+    await fetched(client, f"{ipxe}/{MAC}")
+    handed = site.giver.given[-1]
+    site.giver.stale.add(JoinToken.parse(handed.token.reveal()).id)
+    _, script = await fetched(client, f"{ipxe}/{MAC}")
+    assert b"kernel" in script
+    assert site.giver.given[-1] != handed
+    site.giver.use(site.giver.given[-1])
+    _, script = await fetched(client, f"{ipxe}/{MAC}")
+    assert script.endswith(b"exit\n")
 
 
 @pytest.mark.parametrize("used", [False, True])

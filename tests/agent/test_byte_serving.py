@@ -22,6 +22,7 @@ RANGE = {"Range": "bytes=10-19"}
         ({"Range": "bytes=100-"}, Plan(416)),
         ({"Range": "bytes=1-2,5-6"}, WHOLE),
         ({"Range": "lines=1-2"}, WHOLE),
+        ({"Range": f"bytes={'9' * 5000}-"}, WHOLE),
         ({"If-Match": ETAG}, WHOLE),
         ({"If-Match": '"v0"'}, Plan(412)),
         ({"If-None-Match": '"v0", W/"v1"'}, Plan(304)),

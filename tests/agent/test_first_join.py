@@ -124,6 +124,17 @@ async def test_a_refused_ticket_says_what_to_do(store: IdentityStore, tmp_path: 
     assert failure.value.refusal == "TOKEN_REFUSED"
 
 
+async def test_an_old_ticket_of_the_image_does_not_hide_the_one_on_the_drive(
+    drive: _Drive, store: IdentityStore, tmp_path: Path
+) -> None:
+    (tmp_path / "join.json").write_bytes(ticket())
+    (tmp_path / "drive" / "rackwright.json").write_bytes(ticket())
+    answers = Answers(JoinFailed("the control plane refused: used already", "TOKEN_REFUSED"), None)
+    sources: list[TicketSource] = [FileTicket(tmp_path / "join.json"), DriveTicket(drive)]
+    assert await first_join(store, sources, answers).run() is not None
+    assert not (tmp_path / "drive" / "rackwright.json").exists()
+
+
 async def test_a_ticket_that_cannot_be_removed_is_no_reason_to_fail(
     store: IdentityStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -176,6 +176,16 @@ def test_a_users_own_keys_stay_and_ours_are_replaced(root: Path) -> None:
     assert file.read_text() == f"{OTHER}\n"
 
 
+@pytest.mark.parametrize("left", [f"# begin: kept by rackwright\n{KEY}\n", "# end: kept by rackwright\n"])
+def test_a_user_who_has_removed_a_mark_loses_no_key(root: Path, left: str) -> None:
+    file = root / "home" / "ada" / ".ssh" / "authorized_keys"
+    file.parent.mkdir(mode=0o700)
+    file.write_text(f"{left}{OTHER}\n")
+    with pytest.raises(OperationError, match="are not in pairs any more"):
+        set_user_keys(root, "ada", [KEY])
+    assert file.read_text() == f"{left}{OTHER}\n"
+
+
 def test_the_file_is_the_users_and_nobody_elses(root: Path) -> None:
     set_user_keys(root, "ada", [KEY])
     folder = root / "home" / "ada" / ".ssh"

@@ -21,7 +21,10 @@ IMAGE = {"url": "https://images.example/debian.raw.zst", "sha256": "ab" * 32}
 STEPS: dict[str, list[dict[str, Any]]] = {
     "commission": [{"use": "metal.bootRamdisk"}],
     "deploy": [{"use": "metal.bootRamdisk"}, {"use": "metal.writeImage"}, {"use": "metal.configDrive"}],
-    "release": [{"use": "metal.bootRamdisk"}],
+    "release": [
+        {"use": "metal.bootRamdisk"},
+        {"use": "task.run", "on": "ramdisk", "with": {"script": "erase-everything"}},
+    ],
     "rescue": [{"use": "metal.bootRamdisk", "with": {"keepRunning": True}}],
 }
 

@@ -11,7 +11,7 @@ from control_plane.engine.records import WorkflowError
 from control_plane.engine.states import StepState, WorkflowState
 from control_plane.engine.timing import SHARDS, Timing
 from control_plane.metal.rows import find_provision, put_provision
-from control_plane.metal.states import MetalVerb, ProvisionState
+from control_plane.metal.states import MetalVerb, ProvisionState, Residue
 from control_plane.nodes import find_node
 from control_plane.observations import Reported, store_observations
 from control_plane.sessions import close_session, record_certificate
@@ -189,6 +189,11 @@ async def test_a_node_that_has_failed_is_told_with_its_cause_and_the_ways_out(se
     assert "failed to deploy 3 min ago: boot (metal.bootRamdisk): the slot is empty" in found.message
     assert "rackwright nodes recover" in found.hint
     assert await of_kind(served, "metal-failed", "umbrella") == []
+    half_erased = {"verb": MetalVerb.RESCUE, "cause": cause, "residue": Residue.ERASING}
+    await served.store.write(_put_provision, served, "failed", half_erased)
+    (found,) = await of_kind(served, "metal-failed")
+    assert "rackwright nodes release" in found.hint
+    assert "recover" not in found.hint, "it would be refused"
 
 
 @pytest.mark.parametrize("state", ["available", "deployed", "rescue", "maintenance", "enrolled"])

@@ -156,6 +156,22 @@ async def test_a_daemon_joins_by_the_ticket_that_its_ramdisk_has_brought(
     assert daemon.id != ramdisk.id
 
 
+async def test_the_agent_of_the_system_before_is_not_taken_for_the_one_that_is_installed(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its disk may be another one than the image went to, and firmware may start it."""
+    monkeypatch.setattr("control_plane.tickets.daemon_ticket_wanted", lambda tx, node_id: True)
+    ramdisk = await lab.boot(await lab.ticket(), "boot-a")
+    before = await lab.boot(from_json((await ask(ramdisk, purpose="daemon")).ticket or ""), "boot-b")
+    ramdisk = await lab.boot(await lab.ticket(), "boot-c")
+    answer = await ask(ramdisk, purpose="daemon")
+    assert isinstance(await before.receive(), Goodbye)
+    refusal = await before.connect()
+    assert isinstance(refusal, Goodbye)
+    assert "superseded" in refusal.reason
+    assert (await lab.boot(from_json(answer.ticket or ""), "boot-d")).id == before.id
+
+
 async def test_only_the_hash_of_a_ticket_is_stored(lab: Lab) -> None:
     ticket = await lab.ticket()
     secret = JoinToken.parse(ticket.token.reveal()).secret.reveal()
@@ -173,6 +189,18 @@ async def test_a_ticket_at_hand_is_kept_until_it_is_used(lab: Lab) -> None:
     assert (kept.ticket, kept.refusal) == (None, None)
     await lab.boot(ticket, "boot-a")
     assert (await ask(lab.agents[0], node_id=lab.node_id, holds=holds)).ticket is not None
+
+
+async def test_whether_the_machine_has_joined_is_told_apart_from_a_ticket_that_has_run_out(lab: Lab) -> None:
+    first, second = await lab.ticket(), await lab.ticket()
+    holds = JoinToken.parse(first.token.reveal()).id
+    await lab.store.write(
+        lambda tx: tx.run("UPDATE join_tokens SET expires_at = :now WHERE id = :id", {"now": tx.now(), "id": holds})
+    )
+    answer = await ask(lab.agents[0], node_id=lab.node_id, holds=holds)
+    assert (answer.ticket is not None, answer.joined) == (True, False)
+    await lab.boot(second, "boot-a")
+    assert (await ask(lab.agents[0], node_id=lab.node_id, holds=holds)).joined, "by a later ticket"
 
 
 async def test_the_machines_own_settings_are_on_its_ticket(lab: Lab) -> None:

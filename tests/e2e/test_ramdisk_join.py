@@ -121,7 +121,7 @@ def test_a_machine_that_was_started_anew_joins_in_the_place_of_its_earlier_self(
         assert first.ticket is not None
         assert second.ticket.token != first.ticket.token
         assert second.join() == agent_id
-        wait_until("the earlier boot is out", lambda: "superseded" in first.agent.said())
+        wait_until("the earlier boot is out", lambda: "booted anew" in first.agent.said())
         stack.enter_context(second.agent.running_for())
         wait_until("the new boot is in", lambda: (r := site.ramdisk()) and r["session"]["id"] != first_session)
 

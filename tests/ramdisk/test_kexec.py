@@ -9,6 +9,7 @@ import shutil
 import struct
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -309,6 +310,8 @@ def test_of_the_entries_that_lead_to_the_disk_the_one_that_comes_first_already_i
     assert reordered(entries, [0, 2, 4], DISK) == [2, 0, 4]
     assert reordered(entries, [0], DISK) == [2, 0]
     assert reordered(entries[:1], [0], DISK) is None
+    passed_over = [replace(entry, attributes=0) for entry in entries]
+    assert reordered(passed_over, [0, 2, 4], DISK) is None
 
 
 def _put(path: Path, text: str) -> None:

@@ -80,7 +80,7 @@ def test_the_ramdisks_own_file_comes_before_the_medium_and_the_medium_before_the
     insert(machine, "sr0", medium(tmp_path, encode_area(ticket("node_medium"))))
     found = carriers.look().found
     assert found is not None
-    assert (found.ticket.node_id, found.carrier, found.exposed) == ("node_medium", "the boot medium sr0", False)
+    assert (found.ticket.node_id, found.carrier, found.exposed) == ("node_medium", "on the boot medium sr0", False)
     in_the_ramdisk(tmp_path, to_json(ticket("node_file")))
     found = carriers.look().found
     assert found is not None
@@ -93,7 +93,7 @@ def test_the_area_that_the_boot_loader_handed_over_is_read_where_there_is_no_med
     in_the_ramdisk(tmp_path, encode_area(ticket("node_http")), AREA_NAME)
     found = carriers.look().found
     assert found is not None
-    assert (found.ticket.node_id, found.carrier) == ("node_http", "the initial ramdisk")
+    assert (found.ticket.node_id, found.carrier) == ("node_http", "in the initial ramdisk")
 
 
 def test_a_refused_ticket_in_memory_does_not_hide_a_fresh_one_on_the_medium(
@@ -120,7 +120,21 @@ def test_a_medium_is_found_by_its_label_among_other_disks_and_empty_drives(
     insert(machine, "sdb", medium(tmp_path, encode_area(ticket("node_stick"))))
     found = carriers.look().found
     assert found is not None
-    assert (found.ticket.node_id, found.carrier) == ("node_stick", "the boot medium sdb")
+    assert (found.ticket.node_id, found.carrier) == ("node_stick", "on the boot medium sdb")
+
+
+@pytest.mark.parametrize("folder_bytes", [20, 1 << 31])
+def test_a_damaged_disk_that_has_the_label_does_not_keep_the_machine_from_joining(
+    machine: Machine, carriers: Carriers, tmp_path: Path, folder_bytes: int
+) -> None:
+    damaged = bytearray(medium(tmp_path, encode_area(ticket("node_damaged"))))
+    # The size of the root folder, in the volume's descriptor.
+    damaged[0x8000 + 156 + 10 : 0x8000 + 156 + 14] = folder_bytes.to_bytes(4, "little")
+    insert(machine, "sr0", bytes(damaged))
+    insert(machine, "sr1", medium(tmp_path, encode_area(ticket("node_medium"))))
+    found = carriers.look().found
+    assert found is not None
+    assert found.ticket.node_id == "node_medium"
 
 
 @pytest.mark.parametrize(

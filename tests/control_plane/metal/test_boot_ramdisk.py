@@ -84,6 +84,24 @@ async def test_a_ramdisk_that_ran_before_and_only_reconnects_is_not_the_one_that
     assert (look.then, (await metal.step(workflow_id, "boot")).state.value) == (Then.WAIT, "waiting")
 
 
+async def test_a_ramdisk_whose_end_nobody_has_noticed_is_not_the_one_that_was_started(metal: MetalRig) -> None:
+    """It came up just as this attempt began, was switched off by it, and its connection has not run out yet."""
+    metal.boots_to = lambda: None
+    workflow_id = await begin(metal)
+    await metal.rig.run(workflow_id, hinted=True)
+    metal.rig.clock.pass_by(1_000)
+    await metal.rig.machine.boot("ramdisk")
+    metal.rig.clock.pass_by(1_000)
+    for _ in range(8):
+        await metal.rig.run(workflow_id, hinted=True)
+        await metal.rig.agents_work()
+    assert (await metal.step(workflow_id, "boot")).state.value == "waiting"
+    assert "site: power.setPower on" in metal.acts
+    await metal.rig.machine.boot("ramdisk")
+    await metal.finish(workflow_id)
+    assert (await metal.step(workflow_id, "boot")).result == {"bootId": "boot-3", "role": "ramdisk"}
+
+
 async def test_waiting_for_the_ramdisk_writes_no_commands(sqlite_metal: MetalRig) -> None:
     sqlite_metal.boots_to = lambda: None
     workflow_id = await begin(sqlite_metal)

@@ -7,6 +7,7 @@ from control_plane.metal.rows import Asked, lock_provision
 from control_plane.metal.settling import list_queued, settle_workflow, take_queued
 from control_plane.metal.states import MetalVerb
 from control_plane.metal.verbs import Wish, allow_retry, begin, get_workflow
+from control_plane.sessions import record_certificate
 from control_plane.store import Transaction
 from protocol.errors import RequestCode, RequestError
 from protocol.shapes.deploy import Image
@@ -163,6 +164,49 @@ async def test_a_release_that_has_begun_to_erase_leads_to_nothing_but_a_release(
     assert (row.state.value, row.residue, row.cause) == ("available", None, None)
 
 
+async def test_a_release_that_goes_on_without_its_erasure_has_failed(metal: MetalRig) -> None:
+    await bound(metal)
+    await metal.define("release", BOOT, {**ERASE, "onFailure": "continue"})
+    await metal.force("deployed", base="deployed")
+    metal.first = lambda what, row: refused("disk sdb is frozen") if "eraseDisks" in what else None
+    workflow = await metal.do("release")
+    assert workflow.state.value == "succeeded"
+    row = await metal.provision()
+    assert (row.state.value, row.residue) == ("failed", "erasing")
+    assert row.cause is not None
+    assert row.cause.code == "NOT_ERASED"
+    assert "disk sdb is frozen" in row.cause.message
+
+
+async def test_a_release_that_is_retried_behind_its_erasure_has_not_erased(metal: MetalRig) -> None:
+    await bound(metal)
+    await metal.define("release", BOOT, ERASE, {**work("think"), "id": "last"})
+    await metal.force("deployed", base="deployed")
+    metal.first = lambda what, row: refused("disk sdb is frozen") if "eraseDisks" in what else None
+    workflow = await metal.do("release")
+    await metal.rig.store.write(_retry, workflow.id, "last")
+    assert (await metal.finish(workflow.id)).state.value == "succeeded"
+    assert (await metal.provision()).state.value == "failed"
+    with pytest.raises(RequestError, match="release it again"):
+        await metal.begin("deploy")
+
+
+async def test_a_release_by_a_profile_that_erases_nothing_is_refused(metal: MetalRig) -> None:
+    await bound(metal)
+    await metal.force("deployed", base="deployed")
+    with pytest.raises(RequestError, match="has no step that erases the disks"):
+        await metal.begin("release", profile="quiet")
+    assert await metal.state() == "deployed"
+
+
+async def test_what_a_released_machines_agent_was_given_is_of_no_use_any_more(metal: MetalRig) -> None:
+    await bound(metal)
+    await metal.force("deployed", base="deployed")
+    await metal.rig.store.write(_give_certificates, metal.rig.node_id)
+    await metal.do("release")
+    assert await metal.rig.store.read(_good_certificates, metal.rig.node_id) == ["ramdisk"]
+
+
 async def test_a_step_that_asks_for_a_rescue_gets_one_and_the_cause_is_kept(metal: MetalRig) -> None:
     await bound(metal)
     await metal.define("release", BOOT, {**ERASE, "onFailure": "rescue"})
@@ -307,6 +351,40 @@ async def test_two_ends_of_one_node_are_taken_in_in_their_order(metal: MetalRig)
     assert await metal.state() == "deployed"
 
 
+@pytest.mark.parametrize(("verb", "residue"), [("commission", "changed"), ("release", "erasing")])
+async def test_a_node_whose_workflow_is_gone_has_failed_and_the_worst_is_taken_for_its_disks(
+    metal: MetalRig, verb: str, residue: str
+) -> None:
+    await bound(metal)
+    await metal.force("deployed" if verb == "release" else "enrolled", base="deployed")
+    workflow_id = await metal.begin(verb)
+    await metal.rig.store.write(lambda tx: tx.run("DELETE FROM workflows WHERE id = :id", {"id": workflow_id}))
+    metal.rig.clock.pass_by(61_000)
+    await metal.owner.settle_forgotten()
+    row = await metal.provision()
+    assert (row.state.value, row.residue) == ("failed", residue)
+    assert row.cause is not None
+    assert row.cause.code == "WORKFLOW_GONE"
+
+
+async def test_a_forgotten_end_that_cannot_be_taken_in_ends_nothing(
+    metal: MetalRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bound(metal)
+    await metal.finish(await metal.begin("commission"), take=False)
+    await metal.rig.store.write(lambda tx: tx.run("DELETE FROM owner_queue"))
+    metal.rig.clock.pass_by(61_000)
+
+    def broken(tx: Transaction, tools: object, workflow_id: str) -> None:
+        raise ValueError(workflow_id)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("control_plane.metal.owner.settle_workflow", broken)
+        await metal.owner.settle_forgotten()
+    await metal.owner.settle_forgotten()
+    assert await metal.state() == "available"
+
+
 async def test_an_end_that_nobody_queued_is_found_by_the_sweep(metal: MetalRig) -> None:
     await bound(metal)
     await metal.finish(await metal.begin("commission"), take=False)
@@ -417,3 +495,18 @@ def _queue_poison(tx: Transaction) -> None:
         "INSERT INTO owner_queue (kind, key, workflow_id, tenant_id, queued_at) "
         "VALUES ('metal', 'a', 'wf_poison', 'acme', 0)"
     )
+
+
+def _give_certificates(tx: Transaction, node_id: str) -> None:
+    for (agent_id,) in tx.all("SELECT id FROM agents WHERE node_id = :node", {"node": node_id}):
+        record_certificate(tx, agent_id, f"serial of {agent_id}", tx.now() + 1_000_000)
+
+
+def _good_certificates(tx: Transaction, node_id: str) -> list[str]:
+    """The roles of the machine's agents that still have one."""
+    rows = tx.all(
+        "SELECT agents.role FROM certificates JOIN agents ON agents.id = certificates.agent_id "
+        "WHERE agents.node_id = :node AND certificates.revoked_at IS NULL ORDER BY agents.role",
+        {"node": node_id},
+    )
+    return [str(row[0]) for row in rows]

@@ -124,6 +124,14 @@ def test_a_deployed_systems_agent_that_came_late_makes_it_deployed_and_an_older_
     assert safe_state(seen._replace(verb=V.COMMISSION)) is S.ENROLLED
 
 
+@pytest.mark.parametrize("verb", [V.RESCUE, V.REMEDIATE])
+def test_a_machine_in_service_whose_rescue_ran_a_script_still_has_to_be_released(verb: MetalVerb) -> None:
+    """`enrolled` would let it be commissioned and given to somebody else, with its data on it."""
+    seen = outlook(base=S.DEPLOYED, residue=Residue.CHANGED, verb=verb)
+    assert safe_state(seen) is S.DEPLOYED
+    assert isinstance(safe_state(seen._replace(agent="ramdisk")), Refusal)
+
+
 @pytest.mark.parametrize(("verb", "goal"), list(GOAL.items()))
 def test_where_only_the_clean_up_has_failed_the_goal_was_reached(verb: MetalVerb, goal: ProvisionState) -> None:
     assert safe_state(outlook(verb=verb, done=True, residue=Residue.ERASING)) is goal

@@ -27,6 +27,10 @@ class Faults:
     """How many answers have one wrong byte."""
     rate: int = 0
     tags: list[str] = field(default_factory=list)
+    heeds_conditions: bool = True
+    """Whether it looks at If-Range."""
+    part: int = 0
+    """It gives no more bytes than this at once where a range is asked for, and says so."""
     redirect: str = ""
 
 
@@ -77,14 +81,17 @@ class ImageServer:
             content = content[: faults.short.pop(0)]
         tag = faults.tags.pop(0) if faults.tags else '"one"'
         start = 0
-        if asked is not None and faults.ranges and request.headers.get("If-Range", tag) == tag:
+        end = len(content)
+        is_met = not faults.heeds_conditions or request.headers.get("If-Range", tag) == tag
+        if asked is not None and faults.ranges and is_met:
             start = int(asked.removeprefix("bytes=").rstrip("-"))
+            end = min(end, start + faults.part) if faults.part else end
             request.send_response(206)
-            request.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+            request.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(content)}")
         else:
             request.send_response(200)
         request.send_header("ETag", tag)
-        body = content[start:]
+        body = content[start:end]
         if faults.chunked:
             request.send_header("Transfer-Encoding", "chunked")
         elif faults.length:

@@ -103,6 +103,23 @@ async def test_entries_with_unreadable_labels_are_kept_and_ours_are_still_found_
     assert (firmware.folder / f"Boot0001-{GUID}").read_bytes()[4:] == strange
 
 
+async def test_an_entry_that_cannot_be_read_is_not_written_over(machine: Machine, firmware: Firmware) -> None:
+    firmware.set("Boot0000", b"\1")
+    result = await set_entry(machine)
+    assert result.entry == "Boot0001"
+    assert (firmware.folder / f"Boot0000-{GUID}").read_bytes()[4:] == b"\1"
+
+
+async def test_an_entry_that_was_switched_off_is_made_anew(machine: Machine, firmware: Firmware) -> None:
+    """Firmware passes over an entry that is not active, wherever it stands in the order (UEFI 2.10, 3.1.3)."""
+    first = await set_entry(machine)
+    file = firmware.folder / f"{first.entry}-{GUID}"
+    file.write_bytes(file.read_bytes()[:4] + bytes(4) + file.read_bytes()[8:])
+    again = await set_entry(machine)
+    (entry,) = EfiVariables(firmware.folder).entries()
+    assert (entry.name, entry.is_active) == (again.entry, True)
+
+
 @given(st.binary(max_size=200))
 def test_no_bytes_of_an_entry_make_the_reader_fail(data: bytes) -> None:
     entry = decode_entry(1, data)

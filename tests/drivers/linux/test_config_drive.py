@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from drivers.linux.config_drive import config_files
+from drivers.linux.config_drive import config_files, written_disk
 from drivers.linux.connection import LinuxConnection
 from drivers.linux.deploy import LinuxDeploy
 from drivers.linux.disk_writer import UNFINISHED
 from drivers.linux.fat import make_fat
+from drivers.linux.records import DiskRecord, Records
 from protocol.errors import ErrorCode, OperationError
-from protocol.shapes.deploy import RootDeviceHints, WriteConfigDrive
+from protocol.shapes.deploy import DiskImage, DiskStage, RootDeviceHints, WriteConfigDrive
 from tests.drivers.linux.disk_images import LINUX_ROOT, gpt_image
 from tests.drivers.linux.machine import Machine, call
 
@@ -119,3 +120,26 @@ async def test_a_half_written_disk_takes_none(machine: Machine) -> None:
     asked = WriteConfigDrive(root_device=RootDeviceHints(name="sda"))
     with pytest.raises(OperationError, match="was not written to its end"):
         await LinuxDeploy(LinuxConnection(machine.host)).write_config_drive(asked, call())
+
+
+@pytest.mark.parametrize("stage", [DiskStage.UNDER_WAY, DiskStage.FAILED])
+async def test_a_disk_that_hints_name_and_whose_writing_has_failed_takes_none(
+    machine: Machine, stage: DiskStage
+) -> None:
+    """Its table may be there already: its file system was being grown."""
+    file = machine.add_disk("sda", 60 * MIB, serial="S-1")
+    file.write_bytes(gpt_image(60 * MIB, [(1, LINUX_ROOT, 2048, 40000)]))
+    image = DiskImage(stage=stage, image="http://images.example/debian.raw")
+    Records(machine.host.state).write("sda", DiskRecord(serial="S-1", size_bytes=60 * MIB, image=image))
+    for hints in (RootDeviceHints(name="sda"), None):
+        with pytest.raises(OperationError, match=r"use deploy\.writeImage") as refused:
+            written_disk(machine.host, hints, "boot.kexec")
+        assert refused.value.code is ErrorCode.CONFLICT
+
+
+def test_another_disk_that_has_the_name_of_the_written_one_is_not_it(machine: Machine) -> None:
+    machine.add_disk("sda", 60 * MIB, serial="S-2")
+    image = DiskImage(stage=DiskStage.DONE, image="http://images.example/debian.raw")
+    Records(machine.host.state).write("sda", DiskRecord(serial="S-1", size_bytes=60 * MIB, image=image))
+    with pytest.raises(OperationError, match="no image was written since this machine was started"):
+        written_disk(machine.host, None, "boot.kexec")

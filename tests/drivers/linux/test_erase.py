@@ -1,7 +1,9 @@
 """Erasing: which disks, by which way, with which proof, and what is told when one of them fails."""
 
 import asyncio
+import errno
 import itertools
+import os
 import subprocess
 import threading
 from collections.abc import Callable
@@ -57,13 +59,16 @@ def test_without_hints_every_disk_is_erased_that_may_be_and_the_others_are_told(
         disk("sdc", mounted=("/",)),
         disk("sdd", transport="usb"),
         disk("sde", boot_medium=True, transport="usb"),
+        disk("sdf", read_only=True),
+        disk("sdg", removable=True, mounted=("/mnt",)),
         disk("md0", transport="md"),
     ]
     chosen = select(disks, None)
     assert [one.name for one in chosen.disks] == ["sda"]
+    assert [one.name for one in chosen.in_the_way] == ["sdc", "sdf"]
     assert {one.disk: one.reason.split(":")[0] for one in chosen.skipped} == {
         "sdb": "is removable",
-        "sdc": "is in use",
+        "sdg": "is in use",
         "sdd": "it is attached by usb, and no hint gives its name, serial number or WWN",
         "sde": "is the medium that this machine was started from",
     }
@@ -86,6 +91,42 @@ def test_an_idle_array_is_stopped_only_when_all_its_members_go() -> None:
     assert stoppable_arrays(members, RootDeviceHints(name="sda")) == []
     busy = [*members[:2], disk("md0", transport="md", mounted=("/",))]
     assert stoppable_arrays(busy, None) == []
+
+
+async def test_a_disk_in_use_is_one_that_was_not_erased_and_the_others_are(machine: Machine) -> None:
+    """A machine that is released with it would count as clean."""
+    fill(machine.add_disk("vda", 5 * MIB, device=f"{PLAIN}/vda"))
+    fill(machine.add_disk("vdb", 5 * MIB, device=f"{PLAIN}/vdb"))
+    machine.write("block/vda/holders/dm-0/x", "")
+    with pytest.raises(OperationError, match="1 of 2 disks were not erased: vda: it is in use by dm-0") as failed:
+        await erase(machine)
+    assert failed.value.code is ErrorCode.CONFLICT
+    assert not any(machine.bytes_of("vdb"))
+    assert any(machine.bytes_of("vda"))
+
+
+async def test_a_machine_that_shows_no_disk_was_not_erased(machine: Machine) -> None:
+    machine.add_disk("sdb", 5 * MIB, device=PLAIN, removable="1")
+    with pytest.raises(OperationError, match=r"shows no disk that could be erased \(sdb: is removable\)"):
+        await erase(machine)
+
+
+async def test_a_name_that_another_disk_has_taken_since_is_not_touched(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A drive is pulled, and another one put in, while the one before it is erased."""
+    fill(machine.add_disk("vda", 5 * MIB, device=PLAIN, serial="S-1"))
+    real = BlockDevice.__init__
+
+    def swapped(self: BlockDevice, path: str, *, writing: bool = False) -> None:
+        if writing:
+            machine.write("block/vda/serial", "S-2")
+        real(self, path, writing=writing)
+
+    monkeypatch.setattr(BlockDevice, "__init__", swapped)
+    with pytest.raises(OperationError, match="vda is another disk now than when it was chosen"):
+        await erase(machine)
+    assert all(machine.bytes_of("vda"))
 
 
 # Metadata
@@ -142,6 +183,32 @@ async def test_a_discard_that_leaves_data_is_followed_by_zeros(
     assert not any(file.read_bytes())
     assert done.method == "overwritten with zeros"
     assert "the disk still shows data after it" in (done.proof or "")
+
+
+async def test_a_discard_that_fails_is_followed_by_zeros(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some drives answer EREMOTEIO to a discard of which they say that they take it."""
+    file = machine.add_disk("sda", 9 * MIB, device=PLAIN, queue__discard_max_bytes="4294966784")
+    fill(file)
+
+    def failing(*_: object) -> int:
+        raise OSError(errno.EREMOTEIO, "Remote I/O error")
+
+    monkeypatch.setattr("drivers.linux.block_device.fcntl.ioctl", failing)
+    monkeypatch.setattr("drivers.linux.block_device._is_block", lambda path: False)
+    monkeypatch.setattr(BlockDevice, "_range", _as_on_a_block_device(BlockDevice._range))
+    done = (await erase(machine)).disks[0]
+    assert (done.method, any(file.read_bytes())) == ("overwritten with zeros", False)
+
+
+def _as_on_a_block_device(real: Callable[[BlockDevice, int, int, int], bool]) -> Callable[..., bool]:
+    def asked(self: BlockDevice, request: int, offset: int, size: int) -> bool:
+        self.is_block = True
+        try:
+            return real(self, request, offset, size)
+        finally:
+            self.is_block = False
+
+    return asked
 
 
 async def test_a_disk_that_does_not_become_zero_is_not_called_erased(
@@ -335,6 +402,9 @@ class NvmeDrive:
         self.file = file
         self.looks = looks
         self.refuses: set[int] = set()
+        self.lies = False
+        """It says that it has erased itself, and has not."""
+        self.sanitizes = False
         self.controller = bytearray(4096)
         self.controller[256:258] = oacs.to_bytes(2, "little")
         self.controller[328:332] = sanitize.to_bytes(4, "little")
@@ -350,12 +420,16 @@ class NvmeDrive:
             namespace[26], namespace[29] = 0x12, 0x09
             return bytes(self.controller) if command.cdw10 == 1 else bytes(namespace)
         if command.opcode == 0x02:
+            if not self.sanitizes:
+                return bytes(512)
             self.looks -= 1
             state, share = (2, 0x8000) if self.looks > 0 else (1, 0xFFFF)
             if state == 1:
                 self.file.write_bytes(bytes(self.file.stat().st_size))
             return share.to_bytes(2, "little") + state.to_bytes(2, "little") + bytes(508)
-        if command.opcode == 0x80:
+        if command.opcode == 0x84:
+            self.sanitizes = True
+        if command.opcode == 0x80 and not self.lies:
             self.file.write_bytes(bytes(self.file.stat().st_size))
         return b""
 
@@ -387,6 +461,28 @@ async def test_a_sanitize_is_begun_once_and_waited_for(machine: Machine, nvme_dr
     assert drive.acts == [0x84]
     assert done.method == "NVMe sanitize (block erase)"
     assert "256 samples read as zeros" in (done.proof or "")
+
+
+async def test_a_sanitize_that_an_earlier_agent_has_begun_is_waited_for(
+    machine: Machine, nvme_drive: MakeDrive
+) -> None:
+    drive = nvme_drive(sanitize=0b11)
+    drive.sanitizes = True
+    done = (await erase(machine)).disks[0]
+    assert drive.acts == []
+    assert done.method == "NVMe sanitize (block erase)"
+
+
+async def test_a_drive_that_says_it_is_erased_and_holds_what_it_held_is_overwritten(
+    machine: Machine, nvme_drive: MakeDrive
+) -> None:
+    drive = nvme_drive()
+    drive.lies = True
+    drive.file.write_bytes(os.urandom(5 * MIB))
+    done = (await erase(machine)).disks[0]
+    assert done.method == "overwritten with zeros"
+    assert "samples read as before" in (done.proof or "")
+    assert not any(drive.file.read_bytes())
 
 
 async def test_a_format_keeps_the_namespaces_own_format(machine: Machine, nvme_drive: MakeDrive) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drivers.linux import gpt, mbr
@@ -160,6 +160,7 @@ def test_what_is_no_table_is_none(head: bytes) -> None:
     assert find_config_drive(table, 512) is None
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=2048), st.integers(0, 20000))
 def test_no_damage_makes_the_reader_fail_in_another_way(noise: bytes, place: int) -> None:
     head = bytearray(head_of((1, LINUX_ROOT, 2048, 30000)))

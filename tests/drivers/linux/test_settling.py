@@ -15,6 +15,7 @@ from drivers.linux.deploy import LinuxDeploy
 from drivers.linux.disk_writer import cover_up
 from drivers.linux.records import DiskRecord, Records
 from protocol.commands import DriverInvoke, Ending, Outcome
+from protocol.errors import OperationError
 from protocol.shapes import Nothing
 from protocol.shapes.deploy import (
     DiskErasure,
@@ -127,6 +128,15 @@ async def test_an_erasure_whose_result_was_lost_succeeded(machine: Machine, mode
     assert ending.result is not None
     disks = msgspec.convert(ending.result["disks"], list[dict[str, object]])
     assert [disk["disk"] for disk in disks] == ["sda"]
+
+
+async def test_an_erasure_of_all_that_left_a_disk_in_use_has_not_succeeded(machine: Machine) -> None:
+    machine.add_disk("sdb", 30 * MIB, serial="S-2", device="pci0000:00/0000:00:05.0/virtio2")
+    machine.write("block/sdb/holders/dm-0/x", "")
+    with pytest.raises(OperationError, match="in use by dm-0"):
+        await LinuxDeploy(LinuxConnection(machine.host)).erase_disks(EraseDisks(mode=EraseMode.METADATA), call())
+    ending = await settled(machine, invoke("eraseDisks", mode="metadata"))
+    assert ending.outcome is Outcome.FAILED
 
 
 async def test_a_metadata_erasure_is_no_full_one(machine: Machine) -> None:

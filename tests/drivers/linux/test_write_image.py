@@ -15,7 +15,7 @@ import pytest
 from drivers.linux.block_device import BlockDevice
 from drivers.linux.connection import LinuxConnection
 from drivers.linux.deploy import LinuxDeploy
-from drivers.linux.disk_writer import HEAD, UNFINISHED
+from drivers.linux.disk_writer import HEAD, UNFINISHED, cover_up, reveal
 from protocol.errors import ErrorCode, OperationError
 from protocol.shapes import Nothing
 from protocol.shapes.deploy import DiskStage, Image, ImageFormat, RootDeviceHints, WriteImage, WriteImageResult
@@ -92,6 +92,24 @@ async def test_a_dropped_connection_is_gone_on_with_where_it_broke(machine: Mach
         await write(machine, image_of(server.url, IMAGE))
         assert server.asked == [None, f"bytes={3 * MIB}-", f"bytes={3 * MIB + 100}-", f"bytes={8 * MIB + 100}-"]
     assert disk.read_bytes()[: len(IMAGE)] == IMAGE
+
+
+async def test_a_server_that_gives_less_than_was_asked_for_is_asked_for_the_rest(
+    machine: Machine, disk: Path
+) -> None:
+    """Without a checksum nothing else would tell a cut image from a whole one."""
+    with serving(IMAGE, Faults(drops=[3 * MIB, len(IMAGE)], part=5 * MIB)) as server:
+        result = await write(machine, Image(url=server.url))
+        assert server.asked == [None, f"bytes={3 * MIB}-", f"bytes={8 * MIB}-"]
+    assert result.bytes == len(IMAGE)
+    assert disk.read_bytes()[: len(IMAGE)] == IMAGE
+
+
+async def test_a_server_that_goes_on_with_another_image_is_found_out(machine: Machine, disk: Path) -> None:
+    faults = Faults(drops=[6 * MIB, len(IMAGE)], tags=['"old"'], heeds_conditions=False)
+    with serving(IMAGE, faults) as server:
+        await write(machine, Image(url=server.url))
+        assert server.asked == [None, f"bytes={6 * MIB}-", None]
 
 
 async def test_a_server_without_ranges_is_read_from_its_beginning_and_what_is_known_is_let_go(
@@ -265,6 +283,25 @@ async def test_the_beginning_of_the_disk_is_written_last(
     assert written[0][0] == 0
     assert written[-1] == (0, True)
     assert not any(shown for _, shown in written[:-1])
+
+
+async def test_a_disk_whose_head_is_written_in_part_still_says_so(machine: Machine, disk: Path) -> None:
+    with BlockDevice(str(disk), writing=True) as device:
+        cover_up(device, b"")
+        real = device.write_bytes
+
+        def broken_off(offset: int, data: bytes) -> None:
+            if offset == 0:
+                raise OperationError(ErrorCode.NOT_APPLIED, "the power is gone")
+            real(offset, data)
+
+        device.write_bytes = broken_off  # type: ignore[method-assign]
+        with pytest.raises(OperationError, match="the power is gone"):
+            reveal(device, IMAGE[:HEAD])
+        device.write_bytes = real  # type: ignore[method-assign]
+        assert disk.read_bytes().startswith(UNFINISHED)
+        reveal(device, IMAGE[:HEAD])
+    assert disk.read_bytes()[:HEAD] == IMAGE[:HEAD]
 
 
 async def test_the_old_systems_table_is_gone_at_both_ends_before_anything_is_written(
