@@ -17,6 +17,7 @@ from control_plane.engine.timing import MAX_STEPS
 from control_plane.engine.when import expression_faults
 from protocol.durations import parse_duration
 from protocol.errors import Issue
+from protocol.fault_words import kind_words
 from protocol.operations import CONCERNS, DRIVERS
 from protocol.validation import check, faults
 
@@ -181,10 +182,10 @@ def mended(issue: Issue) -> Issue:
     """The issue, with a hint where it is one of the usual slips of writing YAML."""
     if issue.hint:
         return issue
-    wanted, _, got = issue.message.partition(", got ")
-    if "`bool" in wanted and "str" in got:
+    wanted, _, got = issue.message.partition(" is wanted, this is ")
+    if kind_words("bool") in wanted and got == kind_words("str"):
         return Issue(issue.path, issue.message, "write true or false, without quotes; yes, no, on and off are texts")
-    if "`str" in wanted and any(kind in got for kind in ("int", "float", "bool")):
+    if kind_words("str") in wanted and got in map(kind_words, ("int", "float", "bool")):
         return Issue(issue.path, issue.message, "put it in quotes to make it a text")
     return issue
 
