@@ -18,6 +18,12 @@ test: .venv/.installed .peers/.installed ## everything that must pass: lint, typ
 	@$(MAKE) --no-print-directory lint
 	@PYTHONHASHSEED=0 $(BIN)/pytest -q --numprocesses 2 --dist loadfile $(PYTEST)
 
+.PHONY: e2e
+e2e: .venv/.installed .peers/.installed ## the long runs: virtual machines from power-on to an installed Debian, and every fault on the way
+	@$(SETUP)/debian-packages.sh e2e
+	@RACKWRIGHT_E2E=full PYTHONHASHSEED=0 $(BIN)/pytest -q tests/e2e/metal tests/e2e/test_ramdisk_image.py \
+		tests/e2e/test_ipxe_boot.py tests/simulators/test_machine_e2e.py $(PYTEST)
+
 check: .venv/.installed ## format, lint, types and the fast tests
 	@$(BIN)/ruff format .
 	@$(MAKE) --no-print-directory lint

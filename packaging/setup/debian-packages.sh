@@ -1,18 +1,22 @@
 #!/bin/sh
 # Installs the Debian packages that a target uses, as root; otherwise says what stands in for each.
-# Usage: debian-packages.sh PURPOSE   (python, demo, test, bench, deb, ramdisk)
+# Usage: debian-packages.sh PURPOSE   (python, demo, test, e2e, bench, deb, ramdisk)
 set -eu
 
 machine="qemu-system-x86 qemu-utils ovmf seabios ipxe-qemu"
 boot_media="grub-common grub-pc-bin grub-efi-amd64-bin xorriso mtools cpio busybox-static"
 ramdisk="mmdebstrap debian-archive-keyring kmod squashfs-tools zstd grub-common xorriso mtools"
 network_tools="dnsmasq-base"
+libvirt="libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients python3-libvirt"
 disk_tools="fdisk gdisk dosfstools xfsprogs btrfs-progs mdadm"
 
 case "$1" in
 python) packages="python3-venv" ;;
 demo) packages="openipmi ipmitool" ;;
-test) packages="openipmi ipmitool openssh-server postgresql $machine $boot_media $ramdisk $disk_tools $network_tools" ;;
+test | e2e)
+    packages="openipmi ipmitool openssh-server postgresql $machine $boot_media $ramdisk $disk_tools $network_tools"
+    [ "$1" = test ] || packages="$packages $libvirt"
+    ;;
 bench) packages="ipmitool postgresql curl nginx-light $machine $ramdisk" ;;
 ramdisk) packages=$ramdisk ;;
 deb) packages="mmdebstrap systemd-container" ;;
@@ -32,6 +36,7 @@ stand_in() {
     grub-* | xorriso | mtools | cpio | busybox-static) echo "no boot medium is made" ;;
     mmdebstrap | systemd-container) echo "nothing is tried in a clean Debian, and no ramdisk is built" ;;
     debian-archive-keyring | kmod | squashfs-tools | zstd) echo "no ramdisk is built" ;;
+    libvirt-* | python3-libvirt) echo "the run on libvirt is left out" ;;
     postgresql) echo "the tests on PostgreSQL are left out; SQLite is still tested" ;;
     *) echo "this target needs it" ;;
     esac
