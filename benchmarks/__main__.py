@@ -21,6 +21,8 @@ MODULES = {
     "firmware.push.rss_mib": "benchmarks.firmware_push",
     "image.write": "benchmarks.image_write",
     "image.fetch": "benchmarks.image_fetch",
+    "ramdisk.iso_mb": "benchmarks.ramdisk_iso",
+    "ramdisk.boot": "benchmarks.ramdisk_boot",
     "gateway.idle_kib_per_agent": "benchmarks.gateway_idle",
     "gateway.reconnect_storm": "benchmarks.gateway_storm",
     "commands.per_second": "benchmarks.commands_rate",
