@@ -118,10 +118,10 @@ def test_a_deploy_outlives_everything_that_dies_around_it(
         for operation in ("deploy.eraseDisks", "deploy.writeImage", "deploy.writeConfigDrive", "boot.kexec"):
             assert [command["state"] for command in site.commands(operation)] == ["succeeded"], operation
         assert site.machine.has_written_once(site.step("write")["result"]["bytes"])
-        # No byte of the image left its origin twice.
+        # What lay on the site's disk when its agent was killed was not fetched again: but for the last few megabytes.
         starts = [asked.start for asked in origin.asked if asked.method == "GET"]
         assert starts[0] == 0
-        assert all(start >= HALF - (1 << 20) for start in starts[1:]), starts
+        assert all(start >= HALF - (4 << 20) for start in starts[1:]), starts
 
 
 def kill_and_start(program: object) -> None:
