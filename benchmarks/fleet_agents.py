@@ -23,6 +23,9 @@ from protocol.ids import new_id
 
 __all__ = ["Fleet", "serve"]
 
+_RESULT: dict[str, object] = {"system": {}}
+"""The least that an inventory can be; of the other operations nobody reads a result."""
+
 
 class Fleet(NamedTuple):
     """Which agents there are. Machine number n has the node nodes[n] and the agent agents[n]."""
@@ -95,7 +98,7 @@ class _Agent:
         """Takes the command, lets its time go by, and says that it succeeded."""
         await self.begin(command)
         await asyncio.sleep(seconds)
-        await self._send(Finished(id=command.id, ending=Ending(Outcome.SUCCEEDED, result={})))
+        await self._send(Finished(id=command.id, ending=Ending(Outcome.SUCCEEDED, result=_RESULT)))
 
     async def begin(self, command: Command) -> None:
         await self._send(Accepted(id=command.id))
