@@ -199,8 +199,8 @@ def close_silent_sessions(tx: Transaction, silent_ms: int) -> int:
     """
     now = tx.now()
     silent = tx.all(
-        "SELECT id FROM sessions WHERE disconnected_at IS NULL "
-        "AND NOT EXISTS (SELECT 1 FROM gateways WHERE gateways.worker = sessions.worker AND seen_at > :since)",
+        "SELECT sessions.id FROM gateways JOIN sessions ON sessions.worker = gateways.worker "
+        "WHERE gateways.seen_at <= :since AND sessions.disconnected_at IS NULL",
         {"since": now - silent_ms},
     )
     for (session_id,) in silent:
