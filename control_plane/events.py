@@ -113,7 +113,7 @@ def search(
     Beside them the place where to go on; None once there is nothing older. `place` is a number of an event, for
     newest first one that is greater than any to begin with.
     """
-    bounds = tx.one("SELECT MIN(seq), MAX(seq) FROM events")
+    bounds = tx.one("SELECT (SELECT MIN(seq) FROM events), (SELECT MAX(seq) FROM events)")
     oldest, latest = (int(bounds[0] or 0), int(bounds[1] or 0)) if bounds is not None else (0, 0)
     if newest_first:
         last = min(place - 1, horizon, latest)

@@ -4,12 +4,12 @@ import logging
 
 import msgspec
 
-from control_plane.engine.records import StepRow, WorkflowError, WorkflowRow
+from control_plane.engine.records import WorkflowError, WorkflowRow
 from control_plane.engine.states import ACTIVE, Phase, StepState, WorkflowState
 from control_plane.engine.verbs import steps_of
 from control_plane.events import publish
 from control_plane.metal.rows import Asked, ProvisionRow, get_run, lock_provision, store_provision
-from control_plane.metal.states import GOAL, MetalVerb, ProvisionState, Residue
+from control_plane.metal.states import GOAL, MetalVerb, ProvisionState, Residue, erasing
 from control_plane.metal.verbs import OWNER, Tools, Wish, begin, get_workflow, is_moved, residue_after
 from control_plane.records import NodeRow
 from control_plane.sessions import supersede_agents_of
@@ -151,20 +151,18 @@ def _missed_erasure(tx: Transaction, row: ProvisionRow, workflow: WorkflowRow) -
     has retried from a later step. What is left on the disks, nobody knows."""
     if row.verb is not MetalVerb.RELEASE:
         return None
-    missed = next((step for step in steps_of(tx, workflow.id) if _is_erasure(step) and step.state not in _DONE), None)
-    if missed is None:
+    main = [step for step in steps_of(tx, workflow.id) if step.phase is Phase.MAIN]
+    wanted = erasing(step.action for step in main)
+    erasures = [step for step in main if step.action in wanted]
+    if all(step.state in _DONE for step in erasures) and any(step.state is StepState.SUCCEEDED for step in erasures):
         return None
-    why = f": {missed.error.message}" if missed.error is not None else ""
+    missed = next((step for step in erasures if step.state not in _DONE), None)
+    what = f"its step {missed.id} has not" if missed is not None else "it has erased nothing"
+    why = f": {missed.error.message}" if missed is not None and missed.error is not None else ""
     return WorkflowError(
         code="NOT_ERASED",
-        message=f"the workflow has succeeded, and its step {missed.id} has not, so that data may be left{why}"[
-            :_LONGEST_CAUSE
-        ],
+        message=f"the workflow has succeeded, and {what}, so that data may be left{why}"[:_LONGEST_CAUSE],
     )
-
-
-def _is_erasure(step: StepRow) -> bool:
-    return step.phase is Phase.MAIN and step.action == "deploy.eraseDisks"
 
 
 def _counts(row: ProvisionRow, workflow_id: str) -> bool:

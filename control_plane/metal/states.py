@@ -12,7 +12,7 @@ and whether a workflow has begun to change its disks since (`residue`). A machin
 finished may still hold somebody's data, so only another release leads away from there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ __all__ = [
     "Refusal",
     "Residue",
     "changes_disks",
+    "erasing",
     "may_start",
     "safe_state",
 ]
@@ -209,6 +210,12 @@ def safe_state(seen: Outlook) -> ProvisionState | Refusal:
 
 
 _HARMLESS = frozenset({"deploy.getDisks", "raid.getRaid"})
+
+
+def erasing(actions: Iterable[str]) -> frozenset[str]:
+    """Which actions of a release are its erasure: `deploy.eraseDisks`, or in its absence the operator's scripts."""
+    found = frozenset(actions)
+    return found & {"deploy.eraseDisks"} or found & {"task.run"}
 
 
 def changes_disks(action: str) -> bool:

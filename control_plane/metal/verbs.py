@@ -30,6 +30,7 @@ from control_plane.metal.states import (
     Refusal,
     Residue,
     changes_disks,
+    erasing,
     may_start,
     safe_state,
 )
@@ -93,14 +94,12 @@ def begin(tx: Transaction, tools: Tools, node: NodeRow, row: ProvisionRow, wish:
     workflow = start(tx, tools.registry, tools.timing, wanted)
     steps = engine.steps_of(tx, workflow.id)
     issues = list(_unused(steps, wish.asked, version.name))
-    if wish.verb is MetalVerb.RELEASE and not any(
-        step.phase is Phase.MAIN and changes_disks(step.action) for step in steps
-    ):
+    if wish.verb is MetalVerb.RELEASE and not erasing(step.action for step in steps if step.phase is Phase.MAIN):
         issues.append(
             Issue(
                 "profile",
                 f"the profile {version.name!r} has no step that erases the disks: the machine would count as clean",
-                "add a step deploy.eraseDisks, or name another profile",
+                "add a step deploy.eraseDisks (or task.run, a script of your own), or name another profile",
             )
         )
     if issues:

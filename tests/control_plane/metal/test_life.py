@@ -164,6 +164,18 @@ async def test_a_release_that_has_begun_to_erase_leads_to_nothing_but_a_release(
     assert (row.state.value, row.residue, row.cause) == ("available", None, None)
 
 
+async def test_a_release_whose_erasure_was_skipped_has_failed(metal: MetalRig) -> None:
+    await bound(metal)
+    await metal.define("release", BOOT, {**ERASE, "when": "disk.kind=tape"})
+    await metal.force("deployed", base="deployed")
+    workflow = await metal.do("release")
+    assert workflow.state.value == "succeeded"
+    row = await metal.provision()
+    assert row.state.value == "failed"
+    assert row.cause is not None
+    assert (row.cause.code, "it has erased nothing" in row.cause.message) == ("NOT_ERASED", True)
+
+
 async def test_a_release_that_goes_on_without_its_erasure_has_failed(metal: MetalRig) -> None:
     await bound(metal)
     await metal.define("release", BOOT, {**ERASE, "onFailure": "continue"})

@@ -16,6 +16,7 @@ from control_plane.metal.states import (
     Refusal,
     Residue,
     changes_disks,
+    erasing,
     may_start,
     safe_state,
 )
@@ -161,6 +162,12 @@ def test_recovering_never_leads_where_no_transition_leads() -> None:
     ):
         to = safe_state(Outlook(state, base, residue, verb, done, agent, new))
         assert isinstance(to, Refusal) or to in TRANSITIONS[state], (state, to)
+
+
+def test_an_erasure_is_the_driver_s_own_or_in_its_absence_a_script() -> None:
+    assert erasing(["metal.bootRamdisk", "deploy.eraseDisks", "task.run"]) == {"deploy.eraseDisks"}
+    assert erasing(["metal.bootRamdisk", "task.run"]) == {"task.run"}
+    assert not erasing(["raid.applyRaid", "metal.writeImage", "deploy.getDisks"])
 
 
 def test_what_changes_disks_is_known_and_a_script_may() -> None:
