@@ -6,6 +6,7 @@ libvirt runs in session mode, as an ordinary user: as root it takes half a minut
 import contextlib
 import os
 import shutil
+import socket
 import subprocess
 import tempfile
 import urllib.request
@@ -22,6 +23,7 @@ __all__ = ["LibvirtMachine"]
 PEERS = Path(__file__).resolve().parents[3] / ".peers" / "bin"
 PROGRAMS = ("libvirtd", "virtlogd", "virsh", "setpriv")
 BINDINGS = Path("/usr/lib/python3/dist-packages")
+PYTHON = "/usr/bin/python3"
 USER, GROUP = "nobody", "nogroup"
 URI = "qemu:///session"
 DOMAIN = """\
@@ -85,9 +87,16 @@ class LibvirtMachine:
             self._virsh("pool-define-as", "default", "dir", "--target", str(self.folder / "images"))
             self._virsh("pool-start", "default")
             self._virsh("define", str(self.folder / "domain.xml"))
-            emulator = (str(PEERS / "sushy-emulator"), "--config", str(self.folder / "emulator.conf"))
-            stack.enter_context(self._program("emulator", *emulator).running_for())
+            # By Debian's Python, whose libvirt it needs, and which every user may run.
+            words = (PYTHON, str(PEERS / "sushy-emulator"), "--config", str(self.folder / "emulator.conf"))
+            emulator = stack.enter_context(self._program("emulator", *words).running_for())
+            wait_until("the emulator listens or has ended", lambda: self._listens() or not emulator.running)
+            assert emulator.running, emulator.said()
             yield self
+
+    def _listens(self) -> bool:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=5):
+            return True
 
     def answers(self) -> bool:
         with urllib.request.urlopen(f"{self.url}/redfish/v1/Systems", timeout=30) as answer:
@@ -130,7 +139,9 @@ class LibvirtMachine:
             "XDG_CACHE_HOME": home,
             "XDG_RUNTIME_DIR": self.folder / "run",
             "TMPDIR": self.folder / "tmp",
-            "PYTHONPATH": self.folder / "bindings",
+            "PYTHONPATH": ":".join(
+                map(str, [self.folder / "bindings", *PEERS.parent.glob("lib/python3*/site-packages")])
+            ),
         }
         settings = [f"{name}={value}" for name, value in places.items()]
         return ["setpriv", f"--reuid={USER}", f"--regid={GROUP}", "--clear-groups", "env", *settings, *words]
