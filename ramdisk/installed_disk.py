@@ -3,10 +3,7 @@ unmounted again."""
 
 import asyncio
 import contextlib
-import os
-import tempfile
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from uuid import UUID
 
 import structlog
@@ -14,7 +11,7 @@ import structlog
 from drivers.linux import gpt
 from drivers.linux.block_device import BlockDevice
 from drivers.linux.disks import Disk
-from drivers.linux.filesystems import file_system_of
+from drivers.linux.filesystems import file_system_of, mounted
 from drivers.linux.host import Host
 from drivers.linux.partitioning import read_table
 from protocol.errors import ErrorCode, OperationError
@@ -23,7 +20,6 @@ from ramdisk.volumes import SUPERBLOCK_BYTES, FileSystem, Volume, Volumes, names
 __all__ = ["mounted_volumes", "system_partition_of"]
 
 _log = structlog.get_logger("ramdisk.installed_disk")
-_COMMON = "ro,nodev,noexec,nosuid"
 _OPTIONS = {
     "ext4": ("noload",),
     "xfs": ("norecovery,nouuid",),
@@ -31,7 +27,6 @@ _OPTIONS = {
     "btrfs": ("rescue=nologreplay", "rescue=nologreplay,subvolid=5"),
     "vfat": ("",),
 }
-_MOUNT_SECONDS = 60.0
 _TABLE_BYTES = 1 << 20
 _EFI_SYSTEM = 0xEF
 
@@ -95,7 +90,7 @@ async def _volume(
     trees = []
     for options in _OPTIONS[kind]:
         try:
-            root = await stack.enter_async_context(_mounted(host, device, kind, options))
+            root = await stack.enter_async_context(mounted(host, device, kind, options=options))
         except OperationError as error:
             _log.warning("partition_not_mounted", partition=name, reason=error.message)
         else:
@@ -109,22 +104,3 @@ async def _volume(
 def _head(device: str) -> bytes:
     with BlockDevice(device) as opened:
         return opened.read_bytes(0, SUPERBLOCK_BYTES)
-
-
-@contextlib.asynccontextmanager
-async def _mounted(host: Host, device: str, kind: str, options: str) -> AsyncIterator[Path]:
-    folder = tempfile.mkdtemp(prefix="rackwright-")
-    words = ",".join(filter(None, (_COMMON, options)))
-    try:
-        done = await host.run("mount", "-t", kind, "-o", words, device, folder, timeout=_MOUNT_SECONDS)
-        if done.code:
-            raise OperationError(ErrorCode.NOT_APPLIED, f"{device} cannot be mounted: {done.words}")
-        try:
-            yield Path(folder)
-        finally:
-            undone = await host.run("umount", folder, timeout=_MOUNT_SECONDS)
-            if undone.code:
-                await host.run("umount", "-l", folder, timeout=_MOUNT_SECONDS)
-    finally:
-        with contextlib.suppress(OSError):
-            os.rmdir(folder)

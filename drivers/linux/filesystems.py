@@ -75,9 +75,14 @@ async def _grow_mounted(host: Host, device: str, kind: str, command: tuple[str, 
 
 
 @contextlib.asynccontextmanager
-async def mounted(host: Host, device: str, kind: str, *, writable: bool = False) -> AsyncIterator[Path]:
-    """The file system's root for the length of a block. Raises OperationError NOT_APPLIED where that fails."""
-    options = "nodev,noexec,nosuid," + ("rw" if writable else "ro")
+async def mounted(
+    host: Host, device: str, kind: str, *, writable: bool = False, options: str = ""
+) -> AsyncIterator[Path]:
+    """The file system's root for the length of a block; `options`: more of them, of its kind.
+
+    Raises OperationError NOT_APPLIED where that fails.
+    """
+    options = ",".join(filter(None, ("rw" if writable else "ro", "nodev,noexec,nosuid", options)))
     folder = tempfile.mkdtemp(prefix="rackwright-")
     try:
         done = await host.run("mount", "-t", kind, "-o", options, device, folder, timeout=_MOUNT_SECONDS)
