@@ -1,7 +1,11 @@
-"""What every room's tests share: where the recorded material lies, and reports that can be sent."""
+"""What every room's tests share: where the recorded material lies, virtual machines one at a time with the image that
+they start from, and reports that can be sent."""
 
+import fcntl
 import os
-from collections.abc import Generator
+import shutil
+import tempfile
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +24,32 @@ def shared() -> Path:
     if not (folder / "mockups").is_dir():
         pytest.skip(f"no recorded BMC trees at {folder}: set RACKWRIGHT_SHARED to the folder that holds mockups/")
     return folder
+
+
+@pytest.fixture
+def one_at_a_time() -> Iterator[None]:
+    """Software emulation takes a whole core: one virtual machine at a time on a host."""
+    if shutil.which("qemu-system-x86_64") is None:
+        pytest.skip("QEMU is not installed: apt-get install qemu-system-x86 seabios ovmf ipxe-qemu")
+    with (Path(tempfile.gettempdir()) / "qemu.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture(scope="session")
+def ramdisk() -> Path:
+    """The description beside the ramdisk's ISO, built once for the present sources: half a minute."""
+    from ramdisk.image.architectures import ARCHITECTURES
+    from ramdisk.image.build import BuildOptions, built
+    from ramdisk.image.programs import ToolsMissing
+
+    work = REPOSITORY / "build" / "ramdisk"
+    try:
+        return built(
+            work / "images", work, BuildOptions(ARCHITECTURES["x86_64"], fast=True, reuse=True), lambda _: None
+        )
+    except ToolsMissing as error:
+        pytest.skip(f"no image: {error}")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -53,7 +53,6 @@ def test_what_qualify_says_by_reading_comes_true_when_it_is_done(tree: str, shar
 
 
 def test_every_command_line_in_the_table_is_one_that_the_console_was_opened_on() -> None:
-    pytest.importorskip("paramiko", reason="the ssh driver needs paramiko")
     from tests.drivers.ssh.test_console import VENDORS
 
     tried = {shell.who for line, _ in VENDORS.values() if (shell := shell_at(line.prompt)) is not None}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from protocol.errors import Issue, RequestError
 from ramdisk.image.apt_sources import Mirror
-from ramdisk.image.programs import BuildError, run
+from ramdisk.image.programs import BuildError, ToolsMissing, run
 
 __all__ = ["SUITE", "Package", "encode_packages", "parse_chosen", "parse_packages", "unpack_packages"]
 
@@ -89,7 +89,7 @@ def unpack_packages(wanted: Wanted, tree: Path, fetched: Path) -> tuple[Package,
     `fetched` keeps the packages' files, so that the next time only newer ones are fetched. Raises BuildError.
     """
     if not _KEYRING.is_file():
-        raise BuildError("Debian's keys are not here: apt-get install debian-archive-keyring")
+        raise ToolsMissing("Debian's keys are not here: apt-get install debian-archive-keyring")
     fetched.mkdir(parents=True, exist_ok=True)
     tree.parent.mkdir(parents=True, exist_ok=True)
     names = [_exact(package, fetched) for package in wanted.exactly] or list(wanted.names)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from protocol.errors import RackwrightError
 
-__all__ = ["BuildError", "need_programs", "run"]
+__all__ = ["BuildError", "ToolsMissing", "need_programs", "run"]
 
 _PACKAGES = {
     "mmdebstrap": "mmdebstrap",
@@ -32,11 +32,15 @@ class BuildError(RackwrightError):
     """An image was not built, and what was there before is as it was. The message says what to do next."""
 
 
+class ToolsMissing(BuildError):
+    """This host lacks what builds an image; the message names the Debian packages."""
+
+
 def need_programs(names: Iterable[str]) -> None:
-    """Raises BuildError that names all Debian packages which are missing here."""
+    """Raises ToolsMissing that names all Debian packages which are missing here."""
     missing = sorted({_PACKAGES[name] for name in names if shutil.which(name, path=_environment({})["PATH"]) is None})
     if missing:
-        raise BuildError(
+        raise ToolsMissing(
             f"the image cannot be built without these Debian packages: apt-get install {' '.join(missing)}"
         )
 

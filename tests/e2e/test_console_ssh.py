@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("paramiko", reason="the ssh driver needs paramiko")
-
 from tests.drivers.ssh.test_openssh import Sshd, sshd  # noqa: F401
 from tests.e2e.processes import AgentProcess, ControlPlaneProcess, rackwright, wait_until
 from tests.e2e.pty_program import on_a_terminal

@@ -4,14 +4,11 @@ QEMU's own DHCP names the address of the script, as the example for dnsmasq does
 """
 
 import asyncio
-import fcntl
 import gzip
 import hashlib
 import json
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -22,7 +19,7 @@ from tests.agent.boot_site import BootSite
 from tests.simulators.tiny_guest import tiny_files
 
 # Waiting for one's turn is not part of the time.
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300, func_only=True)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300, func_only=True), pytest.mark.usefixtures("one_at_a_time")]
 
 MAC = "52:54:00:12:34:56"
 BOOT_SECONDS = 120
@@ -33,16 +30,6 @@ echo "ticket=$(sha256sum /{TICKET_NAME} | cut -c1-64) mode=$(stat -c %a /{TICKET
 echo "words=$(cat /proc/cmdline)"
 poweroff -f
 """
-
-
-@pytest.fixture(autouse=True)
-def one_at_a_time() -> Iterator[None]:
-    """Software emulation takes a whole core: one machine at a time on a host."""
-    if shutil.which("qemu-system-x86_64") is None:
-        pytest.skip("QEMU is not installed: apt-get install qemu-system-x86 seabios ipxe-qemu")
-    with (Path(tempfile.gettempdir()) / "qemu.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _initrd(folder: Path) -> bytes:

@@ -5,11 +5,9 @@ The image is built once for the present sources and kept under `build/`; a build
 
 import asyncio
 import contextlib
-import fcntl
 import re
 import shutil
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,9 +18,8 @@ from protocol.boot_ticket import BootTicket, encode_area
 from protocol.join_token import JoinToken
 from protocol.secret import Secret
 from ramdisk.image.architectures import ARCHITECTURES
-from ramdisk.image.build import BuildOptions, Description, build, built
+from ramdisk.image.build import BuildOptions, Description, build
 from ramdisk.image.debian import parse_packages
-from ramdisk.image.programs import BuildError
 from tests.e2e.metal.full_set import full_set
 
 # Waiting for one's turn is not part of the time.
@@ -44,27 +41,9 @@ class Image:
     facts: Description
 
 
-@pytest.fixture(scope="module")
-def image() -> Image:
-    options = BuildOptions(ARCHITECTURES["x86_64"], fast=True, reuse=True)
-    work = REPOSITORY / "build" / "ramdisk"
-    try:
-        description = built(work / "images", work, options, lambda _: None)
-    except BuildError as error:
-        if "apt-get install" in str(error) or "were not unpacked" in str(error):
-            pytest.skip(f"no image: {error}")
-        raise
-    return Image(description.with_suffix(""), msgspec.json.decode(description.read_bytes(), type=Description))
-
-
 @pytest.fixture
-def one_at_a_time() -> Iterator[None]:
-    """Software emulation takes a whole core: one machine at a time on a host."""
-    if shutil.which("qemu-system-x86_64") is None:
-        pytest.skip("QEMU is not installed: apt-get install qemu-system-x86 seabios")
-    with (Path(tempfile.gettempdir()) / "qemu.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+def image(ramdisk: Path) -> Image:
+    return Image(ramdisk.with_suffix(""), msgspec.json.decode(ramdisk.read_bytes(), type=Description))
 
 
 def firmware_words(firmware: str, folder: Path) -> list[str]:

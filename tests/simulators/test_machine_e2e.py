@@ -1,15 +1,13 @@
 """A virtual machine under real QEMU and real firmware, driven over Redfish and IPMI as a server is."""
 
 import asyncio
-import fcntl
 import os
 import pty
 import re
 import shutil
 import signal
 import sys
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,7 @@ from tests.simulators.conftest import CD, SYSTEM, RedfishClient
 from tests.simulators.tiny_guest import tiny_files, tiny_iso
 
 # Waiting for one's turn is not part of the time.
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400, func_only=True)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400, func_only=True), pytest.mark.usefixtures("one_at_a_time")]
 
 INSERT, EJECT = f"{CD}/Actions/VirtualMedia.InsertMedia", f"{CD}/Actions/VirtualMedia.EjectMedia"
 BOOT_SECONDS = 180.0
@@ -34,16 +32,6 @@ BOOT_ID = r"boot_id=([0-9a-f-]{36})\s"
 READY = "guest-is-ready"
 IPMITOOL = shutil.which("ipmitool")
 CD_ONCE = {"Boot": {"BootSourceOverrideEnabled": "Once", "BootSourceOverrideTarget": "Cd"}}
-
-
-@pytest.fixture(autouse=True)
-def one_at_a_time() -> Iterator[None]:
-    """Software emulation takes a whole core: one machine at a time on a host."""
-    if shutil.which("qemu-system-x86_64") is None:
-        pytest.skip("QEMU is not installed: apt-get install qemu-system-x86 seabios ipxe-qemu ovmf")
-    with (Path(tempfile.gettempdir()) / "qemu.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 @pytest.fixture(params=[Firmware.BIOS, Firmware.UEFI], ids=lambda firmware: firmware.value)

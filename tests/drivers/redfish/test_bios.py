@@ -144,8 +144,6 @@ async def test_a_bmc_without_a_bios_says_so(hole: dict[str, Any]) -> None:
 @pytest.mark.parametrize("driver", ["ipmi", "ssh"])
 @without_waiting
 async def test_other_drivers_say_that_they_have_no_bios(driver: str) -> None:
-    if driver == "ssh":
-        pytest.importorskip("paramiko")
     async with Drivers() as drivers:
         target = Target(address=f"{driver}://127.0.0.1", username="admin", password="x")
         with pytest.raises(OperationError) as caught:

@@ -6,16 +6,15 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 
+import paramiko
 import pytest
 
-paramiko = pytest.importorskip("paramiko", reason="the ssh driver needs paramiko")
-
-from drivers import Drivers, Target  # noqa: E402
-from drivers.console import ConsoleStream  # noqa: E402
-from drivers.ssh.login import _connect  # noqa: E402
-from protocol.console_frames import EndReason  # noqa: E402
-from protocol.errors import ErrorCode, OperationError  # noqa: E402
-from tests.drivers.ssh.vendor_bmc import PASSWORD, USER, CommandLine, VendorBmc  # noqa: E402
+from drivers import Drivers, Target
+from drivers.console import ConsoleStream
+from drivers.ssh.login import _connect
+from protocol.console_frames import EndReason
+from protocol.errors import ErrorCode, OperationError
+from tests.drivers.ssh.vendor_bmc import PASSWORD, USER, CommandLine, VendorBmc
 
 ILO = CommandLine(
     "User:admin logged-in to ILO.example(192.0.2.7)\r\niLO 5 Advanced 2.44\r\nServer Power: On\r\n",

@@ -13,14 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import paramiko
 import pytest
 
-paramiko = pytest.importorskip("paramiko", reason="the ssh driver needs paramiko")
-
-from drivers import Drivers, Target  # noqa: E402
-from drivers.console import ConsoleStream  # noqa: E402
-from protocol.console_frames import EndReason  # noqa: E402
-from protocol.errors import ErrorCode, OperationError  # noqa: E402
+from drivers import Drivers, Target
+from drivers.console import ConsoleStream
+from protocol.console_frames import EndReason
+from protocol.errors import ErrorCode, OperationError
 
 pytestmark = pytest.mark.e2e
 

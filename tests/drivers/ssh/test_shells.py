@@ -4,8 +4,6 @@ import re
 
 import pytest
 
-pytest.importorskip("paramiko", reason="the ssh driver needs paramiko")
-
 from drivers.ssh.shells import SHELLS, Shell, last_line, shell_at
 
 

@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("paramiko", reason="the ssh driver needs paramiko")
-
 from drivers import Target
 from drivers.ssh.trust import check_host_key, fingerprint, known_hosts_files
 from protocol.errors import ErrorCode, OperationError

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ramdisk.image.initrd import compress_usr, first_archive, write_initrd
-from ramdisk.image.programs import BuildError, need_programs, run
+from ramdisk.image.programs import ToolsMissing, need_programs, run
 from tests.ramdisk.image.test_cpio import read
 
 TIME = 1_700_000_000
@@ -19,7 +19,7 @@ REST = ("sbin/mdadm", "lib/python3.11/turtle.py")
 def _programs() -> None:
     try:
         need_programs(["mksquashfs", "zstd"])
-    except BuildError as error:
+    except ToolsMissing as error:
         pytest.skip(str(error))
 
 
