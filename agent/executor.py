@@ -21,7 +21,6 @@ disk allows: holding it back could only lose it.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
@@ -30,14 +29,15 @@ import structlog
 from agent import endings
 from agent.clock import Clock
 from agent.errors import JournalError
-from agent.handlers import CURRENT_COMMAND, Handler, Work
+from agent.execution import Execution
+from agent.handlers import Handler
 from agent.journal import Entry, Journal
-from agent.live_command import CANCELLABLE, LiveCommand, Over, Phase, new_deadline
+from agent.live_command import CANCELLABLE, LiveCommand, Phase, new_deadline
 from agent.recovery import Step, plan
 from agent.reports import Reports
 from agent.safekeeping import Safekeeping
-from protocol.commands import Ending, JournalState, Outcome, payload_faults
-from protocol.errors import Issue, OperationError
+from protocol.commands import Ending, JournalState, payload_faults
+from protocol.errors import Issue
 from protocol.frames import Accepted, AgentFrame, Command, Finished, Held, Started
 from protocol.ids import is_id
 from protocol.operations import Repeat
@@ -46,7 +46,6 @@ __all__ = ["Executor"]
 
 _log = structlog.get_logger("agent.executor")
 _OVERTAKEN_CANCELS = 1024
-_OBSERVATION_SECONDS = 60.0
 
 
 class Executor:
@@ -73,14 +72,13 @@ class Executor:
         self._role = role
         self._clean = clean
         self._limit = limit
-        self._slots = asyncio.Semaphore(running)
         self._live: dict[str, LiveCommand] = {}
         self._cancelled_early: dict[str, str] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._awaited: dict[str, asyncio.Event] = {}
-        self._closing = False
         self._safekeeping = Safekeeping(journal, self._spawn)
         self.reports = Reports(self._frame_of)
+        self._execution = Execution(journal, handlers, clock, self.reports, self._conclude, running=running)
 
     # What the link asks
 
@@ -114,7 +112,7 @@ class Executor:
         if live is not None:
             self._repeated(live, frame)
             return
-        if self._closing:
+        if self._execution.closing:
             return
         if len(self._live) >= self._limit:
             self.reports.say(Finished(id=frame.id, ending=endings.no_room(self._limit)))
@@ -140,7 +138,7 @@ class Executor:
             refusal = endings.expired(-frame.remaining_ms / 1000)
         if refusal is None and repeat is Repeat.READ:
             live.phase = Phase.QUEUED
-            self._begin_task(live, self._carry_out(live))
+            self._begin_task(live, self._execution.carry_out(live))
             # A read that gets its lane at once says `started` and nothing before it.
             asyncio.get_running_loop().call_soon(self._tell_of_waiting, live)
         else:
@@ -220,7 +218,7 @@ class Executor:
 
         What is abandoned stays in the journal as it is, for the next start to recover.
         """
-        self._closing = True
+        self._execution.closing = True
         finishing = []
         for live in self._live.values():
             if live.task is None or live.task.done():
@@ -235,7 +233,7 @@ class Executor:
 
     async def abandon(self) -> None:
         """Drops every task where it is. Nothing more is written or reported."""
-        self._closing = True
+        self._execution.closing = True
         tasks = [task for task in self._background if not task.done()]
         for task in tasks:
             task.cancel()
@@ -281,7 +279,7 @@ class Executor:
         else:
             live.phase = Phase.WAITING
             self.reports.mark(live.id)
-            await self._carry_out(live)
+            await self._execution.carry_out(live)
 
     async def _redate(self, live: LiveCommand) -> None:
         try:
@@ -290,83 +288,7 @@ class Executor:
             _log.error("deadline_not_journalled", command=live.id, reason=str(error))
         live.phase = Phase.WAITING
         self.reports.mark(live.id)
-        await self._carry_out(live)
-
-    async def _carry_out(self, live: LiveCommand, *, observe: bool = False) -> None:
-        handler = self._handlers[live.kind]
-        CURRENT_COMMAND.set(live.id)
-        async with contextlib.AsyncExitStack() as lane:
-            try:
-                work = await self._take_turn(live, handler, lane, bounded=not observe)
-                if observe:
-                    ending = await self._observe(live, work)
-                else:
-                    remaining = await self._start(live)
-                    ending = await self._run(live, work, remaining)
-            except Over as over:
-                ending = over.ending
-            except OperationError as error:
-                ending = self._failed(live, error, observe)
-            except Exception as error:
-                _log.exception("command_failed_unexpectedly", command=live.id)
-                ending = endings.agent_fault(error, begun=live.begun, repeat=live.repeat)
-            await self._conclude(live, ending)
-
-    async def _take_turn(
-        self, live: LiveCommand, handler: Handler, lane: contextlib.AsyncExitStack, *, bounded: bool
-    ) -> Work:
-        """Holds the machine's lane, then one of the places for commands under way; in this order, so that commands
-        that wait for one machine take no place from another's."""
-        live.phase = Phase.WAITING
-        if self._closing:
-            raise asyncio.CancelledError
-        live.check_cancelled()
-        remaining = live.remaining(self._clock) if bounded else None
-        try:
-            async with asyncio.timeout(remaining):
-                work = await lane.enter_async_context(handler.turn(live.payload))
-                await lane.enter_async_context(self._slots)
-        except TimeoutError:
-            raise Over(live.too_late()) from None
-        except asyncio.CancelledError as stop:
-            raise Over(self._stopped(live, stop)) from None
-        if bounded:
-            # Time that the host slept through counts, and no timer of the loop has seen it.
-            live.remaining(self._clock)
-        if self._closing:
-            raise asyncio.CancelledError
-        return work
-
-    async def _start(self, live: LiveCommand) -> float:
-        """Durably begun; returns the seconds left."""
-        if live.journalled and not live.begun:
-            live.phase = Phase.STARTING
-            try:
-                await self._journal.start(live.id)
-            except JournalError as error:
-                raise Over(endings.cannot_begin(str(error))) from error
-            live.check_cancelled()
-        remaining = live.remaining(self._clock)
-        live.begun = True
-        live.phase = Phase.RUNNING
-        self.reports.mark(live.id)
-        return remaining
-
-    async def _run(self, live: LiveCommand, work: Work, remaining: float) -> Ending:
-        def progress(message: str, percent: float | None) -> None:
-            self.reports.progress(live.id, message, percent)
-
-        try:
-            answer = await work.run(remaining, progress)
-        except asyncio.CancelledError as stop:
-            return self._stopped(live, stop)
-        return Ending(Outcome.SUCCEEDED, result=answer.result, observed=answer.observed)
-
-    async def _observe(self, live: LiveCommand, work: Work) -> Ending:
-        try:
-            return await work.observe(live.remaining_or(self._clock, _OBSERVATION_SECONDS))
-        except asyncio.CancelledError as stop:
-            return self._stopped(live, stop)
+        await self._execution.carry_out(live)
 
     async def _conclude(self, live: LiveCommand, ending: Ending) -> None:
         """Makes the ending durable, then tells of it. The lane is held meanwhile, so that the journal's order is the
@@ -409,7 +331,7 @@ class Executor:
         elif step is Step.INTERRUPT:
             self._begin_task(live, self._conclude(live, endings.interrupted(live.kind)))
         else:
-            self._begin_task(live, self._carry_out(live, observe=step is Step.OBSERVE))
+            self._begin_task(live, self._execution.carry_out(live, observe=step is Step.OBSERVE))
         _log.info("command_recovered", command=live.id, step=step.name.lower())
 
     # Small words
@@ -426,31 +348,6 @@ class Executor:
         if live.phase is Phase.WAITING:
             self.reports.mark(live.id)
 
-    def _stopped(self, live: LiveCommand, stop: asyncio.CancelledError) -> Ending:
-        """The ending of a command whose work was cancelled. Raises `stop` again when the agent itself stops.
-
-        Where the control plane wished it, the command ends and its task goes on. Where nobody did, something that
-        the driver waited for was cancelled beside it, and that must not end in silence either.
-        """
-        task = asyncio.current_task()
-        if self._closing or task is None:
-            raise stop
-        if not task.cancelling():
-            _log.error("work_cancelled_from_within", command=live.id)
-            return endings.agent_fault(stop, begun=live.begun, repeat=live.repeat)
-        if live.cancel_reason is None:
-            raise stop
-        task.uncancel()
-        return live.cancelled()
-
-    def _failed(self, live: LiveCommand, error: OperationError, observe: bool) -> Ending:
-        if observe:
-            return endings.outcome_unknown(
-                f"the agent stopped while this command was under way, and the machine cannot be read since "
-                f"({error}): look at it, and ask again if it is still wanted"
-            )
-        return endings.failed(error)
-
     def _begin_task(self, live: LiveCommand, life: Coroutine[Any, Any, None]) -> None:
         live.task = self._spawn(life)
         live.task.add_done_callback(lambda task: self._never_silent(live, task))
@@ -458,7 +355,7 @@ class Executor:
     def _never_silent(self, live: LiveCommand, task: asyncio.Task[None]) -> None:
         """The last resort: a fault in this module itself still gives the command an ending."""
         error = asyncio.CancelledError("stopped from within") if task.cancelled() else task.exception()
-        if error is None or self._closing:
+        if error is None or self._execution.closing:
             return
         _log.error("command_lost_its_task", command=live.id, exc_info=error)
         if live.phase is not Phase.ENDED:

@@ -11,12 +11,8 @@ CLOCK_BOOTTIME is trusted.
 No secret is in here: a payload holds a credential's reference only.
 """
 
-import asyncio
-import queue
 import sqlite3
-import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +21,7 @@ import msgspec
 from agent.clock import Clock, Deadline
 from agent.errors import JournalDamaged, JournalError
 from agent.files import sync_folder
+from agent.journal_writer import JournalWriter
 from protocol.commands import Ending, JournalState
 from protocol.frames import Command
 from protocol.ids import new_id
@@ -36,7 +33,6 @@ _APPLICATION_ID = 0x52574A31
 _KEPT_MS = 7 * 86_400_000
 _KEPT_COUNT = 100_000
 _KEPT_ENDING_BYTES = 4096
-_GROUP = 512
 _PRUNE_EVERY = 1_000
 _PRUNE = "DELETE FROM settled WHERE at_ms < ? OR sequence <= (SELECT max(sequence) FROM settled) - ?"
 _SCHEMA = """
@@ -75,16 +71,6 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     ending: Ending | None = None
 
 
-_Job = Callable[[sqlite3.Connection], Any]
-
-
-@dataclass(slots=True)
-class _Request:
-    job: _Job
-    future: asyncio.Future[Any]
-    loop: asyncio.AbstractEventLoop
-
-
 class Journal:
     """Every coroutine returns only when its write is durable, and raises JournalError when it could not be made.
 
@@ -98,12 +84,8 @@ class Journal:
         self.id = journal_id
         self._clock = clock
         self._connection = connection
-        self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._write_groups, name="journal", daemon=True)
-        self._thread.start()
+        self._writer = JournalWriter(path, connection)
         self._forgotten = 0
-        self.commits = 0
-        """How many groups were made durable, for tests and benchmarks."""
 
     @classmethod
     def open(cls, path: Path, clock: Clock) -> "Journal":
@@ -120,6 +102,11 @@ class Journal:
         return cls(path, connection, clock, journal_id)
 
     @property
+    def commits(self) -> int:
+        """How many groups of writes were made durable, for tests and benchmarks."""
+        return self._writer.commits
+
+    @property
     def last_session(self) -> str:
         """The session that was noted last; empty before the first."""
         return self._last_session
@@ -134,7 +121,7 @@ class Journal:
         def job(db: sqlite3.Connection) -> None:
             db.execute("INSERT OR REPLACE INTO meta VALUES ('last_session', ?)", (session_id,))
 
-        await self._write(job)
+        await self._writer.write(job)
         self._last_session = session_id
 
     async def accept(self, command: Command, deadline: Deadline) -> Entry | None:
@@ -150,24 +137,22 @@ class Journal:
                 )
             return known
 
-        result: Entry | None = await self._write(job)
-        return result
+        return await self._writer.write(job)
 
     async def recall(self, command_id: str) -> Entry | None:
         """What is known of the id, held or settled."""
-        result: Entry | None = await self._write(lambda db: _known(db, command_id))
-        return result
+        return await self._writer.write(lambda db: _known(db, command_id))
 
     async def redate(self, command_id: str, deadline: Deadline) -> None:
         """A new deadline, for a command whose old one was lost with the kernel's boot."""
         values = (deadline.at_ms, deadline.boot_id, command_id)
-        await self._write(
+        await self._writer.write(
             lambda db: db.execute("UPDATE commands SET deadline_ms = ?, boot_id = ? WHERE id = ?", values)
         )
 
     async def start(self, command_id: str) -> None:
         """Before the first act: from here on only the machine can tell what happened."""
-        await self._write(
+        await self._writer.write(
             lambda db: db.execute(
                 "UPDATE commands SET state = 'started' WHERE id = ? AND state = 'accepted'", (command_id,)
             )
@@ -176,7 +161,7 @@ class Journal:
     async def finish(self, command_id: str, ending: Ending) -> None:
         """How it ended; the first ending stays."""
         data = _encode(ending)
-        await self._write(
+        await self._writer.write(
             lambda db: db.execute(
                 "UPDATE commands SET state = 'finished', ending = ? WHERE id = ? AND state <> 'finished'",
                 (data, command_id),
@@ -199,7 +184,7 @@ class Journal:
                 self._forgotten = 0
                 db.execute(_PRUNE, (now - _KEPT_MS, _KEPT_COUNT))
 
-        await self._write(job)
+        await self._writer.write(job)
 
     def get(self, command_id: str) -> Entry | None:
         """A held command, read from the disk."""
@@ -213,85 +198,11 @@ class Journal:
 
     def close(self) -> None:
         """Waits for the writes that were asked for, then closes the file. Safe to call twice."""
-        if self._thread.is_alive():
-            self._requests.put(None)
-            self._thread.join()
+        self._writer.close()
         self._connection.close()
-
-    async def _write(self, job: _Job) -> Any:
-        if not self._thread.is_alive():
-            raise JournalError("the journal is closed")
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
-        self._requests.put(_Request(job, future, loop))
-        return await future
-
-    def _write_groups(self) -> None:
-        closing = False
-        while not closing:
-            first = self._requests.get()
-            group = [] if first is None else [first]
-            closing = first is None
-            while len(group) < _GROUP and not closing and not self._requests.empty():
-                following = self._requests.get()
-                if following is None:
-                    closing = True
-                else:
-                    group.append(following)
-            if group:
-                self._commit(group)
-
-    def _commit(self, group: list[_Request]) -> None:
-        try:
-            results = self._transact([request.job for request in group])
-        except Exception as error:
-            if len(group) > 1:
-                # One write that cannot be made must not take the others with it.
-                for request in group:
-                    self._commit([request])
-                return
-            failure = JournalError(
-                f"the journal {self.path} cannot be written ({error}): free space on its disk, or mend it"
-            )
-            failure.__cause__ = error
-            _answer(group, [failure])
-            return
-        self.commits += 1
-        _answer(group, results)
-
-    def _transact(self, jobs: list[_Job]) -> list[Any]:
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
-            results = [job(self._connection) for job in jobs]
-            self._connection.execute("COMMIT")
-        except BaseException:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-            raise
-        return results
 
 
 _SELECT = "SELECT id, kind, payload, state, deadline_ms, boot_id, ending FROM commands"
-
-
-def _answer(group: list[_Request], results: Sequence[Any]) -> None:
-    """Hands every result to its waiting coroutine, with one wake-up per event loop."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
-    for request, result in zip(group, results, strict=True):
-        by_loop.setdefault(request.loop, []).append((request.future, result))
-    for loop, pairs in by_loop.items():
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(_resolve, pairs)
-
-
-def _resolve(pairs: list[tuple[asyncio.Future[Any], Any]]) -> None:
-    for future, result in pairs:
-        if future.done():
-            continue
-        if isinstance(result, JournalError):
-            future.set_exception(result)
-        else:
-            future.set_result(result)
 
 
 def _create(path: Path) -> None:

@@ -1,7 +1,6 @@
 """The daemon: puts the parts together, runs them, and stops them in an order that loses nothing."""
 
 import asyncio
-import contextlib
 import functools
 import logging
 import os
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from agent import config as configuration
-from agent import logs, status, systemd
+from agent import logs, systemd
 from agent.bmcs import IN_BAND_DRIVER, BmcMemory, Bmcs
 from agent.clock import KernelClock
 from agent.collecting import LogCollector
@@ -37,6 +36,7 @@ from agent.observations import Observations
 from agent.own_machine import HandlersOf, OwnMachine
 from agent.reboot import Reboot, has_systemd, leave
 from agent.state_lock import only_one
+from agent.status import Snapshot, StatusKeeper
 from agent.task_run import TaskRunner
 from agent.tickets import Tickets
 from agent.vault import Vault, VaultKey
@@ -58,7 +58,6 @@ __all__ = ["Service", "run"]
 
 _log = structlog.get_logger("agent.service")
 _SITE, _DAEMON = "site", "daemon"
-_STATUS_SPACING = 2.0
 _LAST_WORDS_SECONDS = 2.0
 
 
@@ -168,19 +167,19 @@ class Service:
         self._listener: EventListener | None = None
         self._consoles.wake = self._executor.reports.wake
         self._specs = SpecKeeper(config.state / "node-spec.json", self._executor.reports.say, self._applies())
+        self._status = StatusKeeper(config.state, self._snapshot)
         self._link = Link(
             Endpoint.parse(config.control_plane.url or identity.facts.control_plane),
             self._store,
             self._executor,
             self.hello,
-            changed=self._status_changed,
+            changed=self._status.changed,
             node_spec=self._specs.take,
             watch_list=self._take_watch_list,
             ticket=self.tickets.take,
             consoles=self._consoles,
         )
         self._drivers = _driver_table(INSTALLED if self._role == _SITE else (IN_BAND_DRIVER,))
-        self._status_due = asyncio.Event()
         self._fault: BaseException | None = None
 
     def hello(self, identity: Identity) -> Hello:
@@ -214,7 +213,12 @@ class Service:
             await self._boot.start_for_machines()
         tasks = [
             asyncio.create_task(work)
-            for work in (self._link.run(), self._keep_status(), systemd.watch(), self._tell_systemd())
+            for work in (
+                self._link.run(),
+                self._status.keep(),
+                systemd.watch(),
+                systemd.keep_status(lambda: self._link.status.words),
+            )
         ]
         for task in tasks:
             task.add_done_callback(self._part_ended)
@@ -228,7 +232,7 @@ class Service:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self._journal.close()
-        self._write_status()
+        self._status.write()
         if self._fault is not None:
             raise AgentError(f"a part of the agent failed: {self._fault}") from self._fault
         _log.info("stopped")
@@ -353,25 +357,8 @@ class Service:
         self._link.hurry()
         systemd.notify("READY=1")
 
-    def _status_changed(self) -> None:
-        self._status_due.set()
-
-    async def _keep_status(self) -> None:
-        """Writes the status file soon after the link has changed, and within some seconds when anything else has."""
-        before: object = None
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_STATUS_SPACING):
-                    await self._status_due.wait()
-            now = (self._executor.counts(), self._bmcs.blocked(), self._watched())
-            if self._status_due.is_set() or now != before:
-                self._status_due.clear()
-                before = now
-                self._write_status()
-            await asyncio.sleep(_STATUS_SPACING / 10)
-
-    def _write_status(self) -> None:
-        snapshot = status.Snapshot(
+    def _snapshot(self) -> Snapshot:
+        return Snapshot(
             pid=os.getpid(),
             boot_id=self._clock.boot_id,
             started_at=self._started_at,
@@ -380,26 +367,8 @@ class Service:
             link=self._link.status,
             held=self._executor.counts(),
             blocked=self._bmcs.blocked(),
-            watched=self._watched(),
+            watched=self._watcher.counts() if self._watcher is not None else {},
         )
-        try:
-            status.write_snapshot(self._config.state, snapshot)
-        except OSError as error:
-            _log.warning("status_not_written", reason=str(error))
-
-    def _watched(self) -> dict[str, int]:
-        return self._watcher.counts() if self._watcher is not None else {}
-
-    async def _tell_systemd(self) -> None:
-        """Keeps `systemctl status` true."""
-        told = ""
-        while True:
-            link = self._link.status
-            words = "connected" if link.connected else f"not connected: {link.last_error or 'connecting'}"
-            if words != told:
-                systemd.notify(f"STATUS={words}")
-                told = words
-            await asyncio.sleep(_STATUS_SPACING)
 
 
 def _site_files(config: Config) -> "SiteFiles":

@@ -1,11 +1,14 @@
 """What `rackwright agent status` shows: a small file that the running agent keeps, and what lies on the disk."""
 
+import asyncio
 import contextlib
 import sqlite3
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import structlog
 
 from agent.config import Config
 from agent.errors import AgentError, IdentityError
@@ -15,7 +18,10 @@ from agent.link import LinkStatus
 from agent.state_lock import SNAPSHOT, is_running
 from protocol import VERSION
 
-__all__ = ["Report", "Snapshot", "report", "write_snapshot"]
+__all__ = ["Report", "Snapshot", "StatusKeeper", "report"]
+
+_log = structlog.get_logger("agent.status")
+_SPACING = 2.0
 
 
 class Snapshot(msgspec.Struct, frozen=True, rename="camel"):
@@ -55,9 +61,42 @@ class Report(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     watched: dict[str, int] = {}
 
 
-def write_snapshot(state: Path, snapshot: Snapshot) -> None:
-    """In one step, not durably: after a power cut nobody needs it."""
-    write_durably(state / SNAPSHOT, msgspec.json.encode(snapshot), 0o600, durable=False)
+class StatusKeeper:
+    """Keeps the file while the agent runs; `take` tells what is to be in it."""
+
+    def __init__(self, state: Path, take: Callable[[], Snapshot]) -> None:
+        self._state = state
+        self._take = take
+        self._due = asyncio.Event()
+
+    def changed(self) -> None:
+        """The link has changed: the file is written soon."""
+        self._due.set()
+
+    async def keep(self) -> None:
+        """Writes the file soon after the link has changed, and within some seconds when anything else has."""
+        before: object = None
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_SPACING):
+                    await self._due.wait()
+            snapshot = self._take()
+            now = (snapshot.held, snapshot.blocked, snapshot.watched)
+            if self._due.is_set() or now != before:
+                self._due.clear()
+                before = now
+                self._write(snapshot)
+            await asyncio.sleep(_SPACING / 10)
+
+    def write(self) -> None:
+        """In one step, not durably: after a power cut nobody needs it. Where it cannot be written the log says so."""
+        self._write(self._take())
+
+    def _write(self, snapshot: Snapshot) -> None:
+        try:
+            write_durably(self._state / SNAPSHOT, msgspec.json.encode(snapshot), 0o600, durable=False)
+        except OSError as error:
+            _log.warning("status_not_written", reason=str(error))
 
 
 def report(config: Config) -> Report:

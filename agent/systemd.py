@@ -5,8 +5,11 @@ import contextlib
 import os
 import socket
 import time
+from collections.abc import Callable
 
-__all__ = ["notify", "notify_reloading", "watch"]
+__all__ = ["keep_status", "notify", "notify_reloading", "watch"]
+
+_STATUS_SPACING = 2.0
 
 
 def notify(*words: str) -> bool:
@@ -31,6 +34,17 @@ def notify(*words: str) -> bool:
 def notify_reloading() -> None:
     """A reload begins; READY=1 ends it (systemd wants the monotonic time beside, Type=notify-reload)."""
     notify("RELOADING=1", f"MONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
+
+
+async def keep_status(words: Callable[[], str]) -> None:
+    """Keeps `systemctl status` true, within some seconds of what `words` says."""
+    told = ""
+    while True:
+        now = words()
+        if now != told:
+            notify(f"STATUS={now}")
+            told = now
+        await asyncio.sleep(_STATUS_SPACING)
 
 
 async def watch() -> None:

@@ -18,14 +18,14 @@ import structlog
 from agent.config import WatchSection
 from agent.observations import Observations, Seen, Trouble
 from agent.watch_list import Parts, difference
+from agent.watched_machine import EVENT_SPACING, Feed, WatchedMachine
 from drivers import Drivers, Target
 from drivers.signals import BmcEvent, EventKind
 from drivers.watch import Watch
 from protocol.errors import ErrorCode, OperationError
 from protocol.frames import WatchedNode, WatchList
-from protocol.shapes.power import PowerState
 
-__all__ = ["Feed", "Feeds", "Machines", "Watcher"]
+__all__ = ["Feeds", "Machines", "Watcher"]
 
 _log = structlog.get_logger("agent.watching")
 _LOOK_SECONDS = 30.0
@@ -33,20 +33,9 @@ _FIRST_SPACING = 0.02
 """Between the first looks of a list: a new list of a thousand machines is no herd."""
 _WHILE_CHANGING = (1.0, 2.0)
 """Seconds until a machine that is being changed is thought of again."""
-_SETTLED = frozenset({PowerState.ON, PowerState.OFF})
-_UNSETTLED = (2.0, 3.0, 5.0, 5.0, 10.0, 10.0, 15.0, 20.0)
-"""Between the looks at a machine whose power is between two states."""
 _AGAIN = 5.0
 """Until a BMC that did not answer is asked once more, before it is called unreachable."""
 _SELDOM = 300.0
-_WORK_SHARE = 10
-"""A BMC is at work for us at most one part in so many of its time."""
-_EVENT_SPACING = 2.0
-_AFTER = {EventKind.POWER: (3.0, 10.0), EventKind.HEALTH: (5.0,)}
-"""An event may come before the state that it tells of can be read: further looks, in seconds."""
-_MOST_FOLLOW_UPS = 2
-_ANNOUNCED = 20.0
-"""How long after an event a change counts as told by it."""
 _AT_ONCE = frozenset(
     {
         ErrorCode.AUTH_FAILED,
@@ -72,19 +61,6 @@ class Machines(Protocol):
         """Returns when what was learnt of the BMCs is on the disk."""
 
 
-class Feed(Protocol):
-    """The events of one machine."""
-
-    live: bool
-    """Whether events would be heard now."""
-
-    def stop(self) -> None:
-        """Hears no more; what stands at the BMC is taken away in the background."""
-
-    def doubt(self) -> None:
-        """The BMC did not answer a look: a stream to it may be dead."""
-
-
 class Feeds(Protocol):
     """Makes feeds. `heard` of the watcher is told of each event."""
 
@@ -93,32 +69,6 @@ class Feeds(Protocol):
 
     async def aclose(self) -> None:
         """Ends what is left, in some seconds at the most."""
-
-
-class _Watched:
-    """One machine of the list."""
-
-    __slots__ = (
-        "due_at", "event_at", "failures", "feed", "follow_up", "how", "looked_at", "looking", "node", "seconds",
-        "target", "timer", "trusted", "unsettled", "waiting",
-    )  # fmt: skip
-
-    def __init__(self, node: WatchedNode) -> None:
-        self.node = node
-        self.target: Target | None = None
-        self.feed: Feed | None = None
-        self.timer: asyncio.TimerHandle | None = None
-        self.due_at = 0.0
-        self.looked_at = -_SELDOM
-        self.event_at = -_SELDOM
-        self.seconds = 0.0
-        self.failures = 0
-        self.unsettled = 0
-        self.looking = False
-        self.waiting = False
-        self.trusted = True
-        self.how = "poll"
-        self.follow_up: deque[float] = deque()
 
 
 class Watcher:
@@ -138,9 +88,9 @@ class Watcher:
         self._chance = chance or random.Random()
         self._parts = Parts()
         self._nodes: dict[str, WatchedNode] = {}
-        self._watched: dict[str, _Watched] = {}
+        self._watched: dict[str, WatchedMachine] = {}
         self._looks: set[asyncio.Task[None]] = set()
-        self._waiting: deque[_Watched] = deque()
+        self._waiting: deque[WatchedMachine] = deque()
         self._feeds: Feeds | None = None
         self._closed = False
         self._clock = asyncio.get_running_loop().time
@@ -164,7 +114,7 @@ class Watcher:
         self._observations.keep(nodes)
         spread = min(self._settings.interval_seconds, len(changed.come) * _FIRST_SPACING)
         for node in changed.come:
-            watched = self._watched[node.node_id] = _Watched(node)
+            watched = self._watched[node.node_id] = WatchedMachine(node)
             self._schedule(watched, self._chance.uniform(0, spread))
         if changed.come or changed.gone:
             _log.info("watch_list", nodes=len(nodes), come=len(changed.come), gone=len(changed.gone))
@@ -182,10 +132,8 @@ class Watcher:
             return
         kinds = {event.kind for event in events}
         now = self._clock()
-        if kinds & _AFTER.keys():
-            watched.event_at = now
-            watched.follow_up = deque(_AFTER[EventKind.POWER if EventKind.POWER in kinds else EventKind.HEALTH])
-            self._bring_forward(watched, max(0.1, watched.looked_at + _EVENT_SPACING - now), how)
+        if watched.announce(kinds, now):
+            self._bring_forward(watched, max(0.1, watched.looked_at + EVENT_SPACING - now), how)
         elif gap or EventKind.LOG in kinds:
             # Some BMCs log each login and each read: such an event must not lead to the next one.
             self._bring_forward(watched, max(0.1, watched.looked_at + self._settings.interval_seconds - now), how)
@@ -205,7 +153,7 @@ class Watcher:
 
     def counts(self) -> dict[str, int]:
         """How many machines are watched, how many tell of events, and how many cannot be asked."""
-        live = sum(1 for watched in self._watched.values() if watched.feed is not None and watched.feed.live)
+        live = sum(1 for watched in self._watched.values() if watched.has_events)
         troubled = sum(
             1
             for node_id in self._watched
@@ -227,34 +175,26 @@ class Watcher:
 
     # When
 
-    def _schedule(self, watched: _Watched, delay: float) -> None:
+    def _schedule(self, watched: WatchedMachine, delay: float) -> None:
         if watched.timer is not None:
             watched.timer.cancel()
         loop = asyncio.get_running_loop()
         watched.due_at = loop.time() + delay
         watched.timer = loop.call_at(watched.due_at, self._due, watched)
 
-    def _bring_forward(self, watched: _Watched, delay: float, how: str) -> None:
+    def _bring_forward(self, watched: WatchedMachine, delay: float, how: str) -> None:
         """A look within `delay` seconds; while one is under way, after it."""
         watched.how = how
         if watched.looking:
-            soon = max(delay, _EVENT_SPACING)
-            if len(watched.follow_up) > _MOST_FOLLOW_UPS:
-                # However many events come meanwhile, one look after this one is enough for all of them.
-                watched.follow_up[0] = min(watched.follow_up[0], soon)
-            else:
-                watched.follow_up.appendleft(soon)
+            watched.look_once_more(delay)
         elif not watched.waiting and watched.due_at > self._clock() + delay:
             self._schedule(watched, delay)
 
-    def _pause(self, watched: _Watched) -> float:
+    def _pause(self, watched: WatchedMachine) -> float:
         """Seconds until the next regular look."""
-        settings = self._settings
-        by_events = watched.trusted and watched.feed is not None and watched.feed.live
-        seconds = settings.slow_interval_seconds if by_events else settings.interval_seconds
-        return max(seconds, watched.seconds * _WORK_SHARE) * self._chance.uniform(0.9, 1.1)
+        return watched.interval(self._settings) * self._chance.uniform(0.9, 1.1)
 
-    def _due(self, watched: _Watched) -> None:
+    def _due(self, watched: WatchedMachine) -> None:
         watched.timer = None
         if self._closed:
             return
@@ -269,7 +209,7 @@ class Watcher:
         else:
             self._begin(watched, target)
 
-    def _find_target(self, watched: _Watched) -> Target | None:
+    def _find_target(self, watched: WatchedMachine) -> Target | None:
         """None where there is no way to the machine, which is noted and looked into again."""
         try:
             target = self._machines.watched(watched.node, watched.target)
@@ -297,7 +237,7 @@ class Watcher:
 
     # Looks
 
-    def _begin(self, watched: _Watched, target: Target) -> None:
+    def _begin(self, watched: WatchedMachine, target: Target) -> None:
         watched.looking, watched.waiting = True, False
         task = asyncio.get_running_loop().create_task(self._look(watched, target))
         self._looks.add(task)
@@ -313,7 +253,7 @@ class Watcher:
                 watched.waiting = False
                 self._due(watched)
 
-    async def _look(self, watched: _Watched, target: Target) -> None:
+    async def _look(self, watched: WatchedMachine, target: Target) -> None:
         watch = Watch(self._machines.drivers, target)
         began = self._clock()
         delay = self._settings.interval_seconds
@@ -330,35 +270,22 @@ class Watcher:
             if not self._closed and self._watched.get(watched.node.node_id) is watched:
                 self._schedule(watched, delay)
 
-    def _saw(self, watched: _Watched, seen: Seen, watch: Watch) -> float:
+    def _saw(self, watched: WatchedMachine, seen: Seen, watch: Watch) -> float:
         """Takes what was seen; seconds until the next look."""
         node_id = watched.node.node_id
         if self._watched.get(node_id) is not watched:
             return 0.0
         watched.failures = 0
         before = self._observations.last(node_id)
-        if self._observations.note(node_id, seen) and before is not None and before.trouble is None:
-            self._judge_events(watched, seen.at)
+        changed = self._observations.note(node_id, seen) and before is not None and before.trouble is None
+        if changed and watched.doubt_events(seen.at):
+            _log.info("events_not_trusted", node=node_id, hint="a change came without one")
         if watched.feed is None and self._feeds is not None:
             watched.feed = self._feeds.feed(node_id, watch)
-        if watched.follow_up:
-            return watched.follow_up.popleft()
-        watched.how = "poll"
-        if seen.power in _SETTLED:
-            watched.unsettled = 0
-        elif watched.unsettled < len(_UNSETTLED):
-            watched.unsettled += 1
-            return max(_UNSETTLED[watched.unsettled - 1], watched.seconds)
-        return self._pause(watched)
+        soon = watched.follow(seen.power)
+        return self._pause(watched) if soon is None else soon
 
-    def _judge_events(self, watched: _Watched, now: float) -> None:
-        """A change that no event told of: this BMC's events are no reason to look seldom."""
-        live = watched.feed is not None and watched.feed.live
-        if live and watched.trusted and now - watched.event_at > _ANNOUNCED:
-            watched.trusted = False
-            _log.info("events_not_trusted", node=watched.node.node_id, hint="a change came without one")
-
-    async def _failed(self, watched: _Watched, error: OperationError) -> float:
+    async def _failed(self, watched: WatchedMachine, error: OperationError) -> float:
         """Takes a look that failed; seconds until the next one."""
         watched.failures += 1
         if error.code is ErrorCode.AUTH_FAILED:
@@ -385,7 +312,7 @@ class Watcher:
         self._note_trouble(watched, error)
         return min(pause * float(2 ** min(watched.failures - 2, 10)), max(_SELDOM, pause))
 
-    def _note_trouble(self, watched: _Watched, error: OperationError) -> None:
+    def _note_trouble(self, watched: WatchedMachine, error: OperationError) -> None:
         trouble = Trouble(error.code, str(error).partition(": ")[2])
         seen = Seen.nothing(trouble, watched.how, self._clock())
         if self._observations.note(watched.node.node_id, seen):
@@ -393,13 +320,13 @@ class Watcher:
 
     # Ends
 
-    def _end(self, watched: _Watched) -> None:
+    def _end(self, watched: WatchedMachine) -> None:
         if watched.timer is not None:
             watched.timer.cancel()
             watched.timer = None
         self._end_feed(watched)
 
-    def _end_feed(self, watched: _Watched) -> None:
+    def _end_feed(self, watched: WatchedMachine) -> None:
         feed, watched.feed = watched.feed, None
         if feed is not None:
             feed.stop()

@@ -5,7 +5,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from control_plane.agent_link import AgentLink
-from control_plane.node_console import Ended, NodeConsole, Opened, Reader, Wire
+from control_plane.console_reader import Ended, Reader
+from control_plane.node_console import NodeConsole, Opened, Wire
 from control_plane.records import SessionRow, columns
 from control_plane.store import Store, StoreError, Transaction
 from protocol.console_frames import ConsoleFrame, FrameKind, decode_console_frame

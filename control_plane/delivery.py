@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from control_plane.agent_link import AgentLink
-from control_plane.commands import cancels_owed, mark_sent, owed_to_worker
+from control_plane.command_queue import cancels_owed, mark_sent, owed_to_worker
 from control_plane.records import CommandRow, SessionRow
 from control_plane.sessions import revoked_of_worker
 from control_plane.store import Store, StoreError, Transaction

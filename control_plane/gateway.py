@@ -11,7 +11,6 @@ import http
 import logging
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.datastructures import Headers
@@ -19,40 +18,34 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
+from control_plane.admission import admit, peer_agent
 from control_plane.agent_link import AgentLink
-from control_plane.authority import Authority, agent_of
-from control_plane.commands import COMMANDS_CHANNEL, mark_sent
+from control_plane.authority import Authority
+from control_plane.commands import COMMANDS_CHANNEL
 from control_plane.consoles import Consoles
 from control_plane.delivery import Delivery
 from control_plane.joining import Joining
 from control_plane.node_specs import DAEMON, SpecDelivery
 from control_plane.observations import ObservationIntake
-from control_plane.records import AgentRow, CommandRow, SessionRow
+from control_plane.records import CommandRow, SessionRow
 from control_plane.resume import Resume
 from control_plane.sessions import (
     REVOKED_CHANNEL,
     SUPERSEDED_CHANNEL,
-    AgentRevoked,
     close_session,
     close_worker_sessions,
     count_agents,
-    open_session,
 )
-from control_plane.store import Store, StoreClosed, StoreError, StoreUnavailable, Transaction
+from control_plane.store import Store, StoreClosed, StoreError, StoreUnavailable
 from control_plane.watch_lists import WatchDelivery
-from protocol.errors import ProtocolError
 from protocol.frames import (
     JOIN_SUBPROTOCOL,
     MAX_FRAME_BYTES,
     PROTOCOL_MINOR,
     SUBPROTOCOL,
-    ErrorFrame,
     Goodbye,
-    Hello,
     Progress,
     Welcome,
-    decode_agent_frame,
-    encode,
 )
 
 __all__ = ["Gateway"]
@@ -61,7 +54,6 @@ _log = logging.getLogger("control_plane.gateway")
 _websocket_log = logging.getLogger("control_plane.websocket")
 # The library logs every frame at debug level, and a join request holds a secret.
 _websocket_log.setLevel(logging.INFO)
-_HELLO_TIMEOUT = 10.0
 _HANDSHAKE_TIMEOUT = 10.0
 _STOP_SECONDS = 5.0
 _CLOSE_RETRY_SECONDS = 5.0
@@ -245,7 +237,7 @@ class Gateway:
         if self._stopping:
             return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, "the control plane is stopping\n")
         if path == "/agent":
-            if _peer_agent(connection) is None:
+            if peer_agent(connection) is None:
                 return connection.respond(
                     http.HTTPStatus.UNAUTHORIZED,
                     "this path needs an agent's certificate: join with a join token first\n",
@@ -279,26 +271,16 @@ class Gateway:
             await connection.close(1013, "the control plane's database is not available; try again")
 
     async def _agent(self, connection: ServerConnection) -> None:
-        agent_id = _peer_agent(connection)
-        hello = await _hello(connection)
-        if hello is None or agent_id is None:
+        admitted = await admit(connection, self._store, self._worker)
+        if admitted is None:
             return
-        if hello.agent_id != agent_id:
-            await connection.close(1008, "the hello names another agent than the certificate")
-            return
-        try:
-            opened = await self._store.write(_open, hello, self._worker, _peer_certificate(connection))
-        except AgentRevoked as revoked:
-            _log.warning("agent %s was turned away: %s", agent_id, revoked)
-            await connection.send(encode(Goodbye(reason=f"this agent was revoked: {revoked}")), text=True)
-            await connection.close(1008, "revoked")
-            return
-        link = AgentLink(connection, opened.session, opened.agent.tenant_id, self._store, self._authority)
-        link.protocol, link.on_observation = hello.protocol, self.observations.take
+        agent_id = admitted.agent.id
+        link = AgentLink(connection, admitted.session, admitted.agent.tenant_id, self._store, self._authority)
+        link.protocol, link.on_observation = admitted.hello.protocol, self.observations.take
         link.agent_url = self.agent_url
         link.on_bytes = functools.partial(self.consoles.receive, agent_id)
         # The welcome and what follows it are posted before anybody else can post.
-        self._welcome(link, opened)
+        self._welcome(link, admitted.resume)
         reason = "superseded by a newer connection"
         try:
             if self._take_over(link):
@@ -331,8 +313,7 @@ class Gateway:
             self._say_goodbye(previous, Goodbye(reason="superseded by a newer connection", retry_after_ms=0))
         return True
 
-    def _welcome(self, link: AgentLink, opened: "_Opened") -> None:
-        resume = opened.resume
+    def _welcome(self, link: AgentLink, resume: Resume) -> None:
         link.post(
             Welcome(
                 session_id=link.session.id,
@@ -383,45 +364,3 @@ class Gateway:
         if now >= self._tell_again_at:
             _log.error("agents are turned away (%d so far): %s", self._turned_away, error)
             self._tell_again_at = now + _TROUBLE_SPACING
-
-
-class _Opened(NamedTuple):
-    session: SessionRow
-    agent: AgentRow
-    resume: Resume
-    now: int
-
-
-def _open(tx: Transaction, hello: Hello, worker: str, certificate: str | None) -> _Opened:
-    session, agent, resume = open_session(tx, hello, worker, certificate)
-    return _Opened(session, agent, resume._replace(send=mark_sent(tx, resume.send, session)), tx.now())
-
-
-def _peer_agent(connection: ServerConnection) -> str | None:
-    tls = connection.transport.get_extra_info("ssl_object")
-    return agent_of(tls.getpeercert()) if tls is not None else None
-
-
-def _peer_certificate(connection: ServerConnection) -> str | None:
-    """The serial number of the peer's certificate, as `certificates` has it."""
-    tls = connection.transport.get_extra_info("ssl_object")
-    certificate = tls.getpeercert() if tls is not None else None
-    return f"{int(certificate['serialNumber'], 16):x}" if certificate else None
-
-
-async def _hello(connection: ServerConnection) -> Hello | None:
-    """The first frame; None when the connection was closed because it was no hello."""
-    try:
-        async with asyncio.timeout(_HELLO_TIMEOUT):
-            frame = decode_agent_frame(await connection.recv())
-    except TimeoutError:
-        await connection.close(1002, "no hello came within 10 s")
-        return None
-    except ProtocolError as error:
-        await connection.send(encode(ErrorFrame(message=error.message, about="hello")), text=True)
-        await connection.close(1002, "the first frame must be a hello")
-        return None
-    if isinstance(frame, Hello):
-        return frame
-    await connection.close(1002, "the first frame must be a hello")
-    return None

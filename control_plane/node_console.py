@@ -1,16 +1,15 @@
 """One machine's console, as many read it: one stream from the agent, a ring of its last bytes, and one writer.
 
-Readers read from the ring, each at its own pace: one that is too slow finds a gap, and holds up nobody. What the
-agent sends is always taken, so nothing waits on the agent's link either.
+What the agent sends is always taken into the ring, from which the readers read at their own pace
+(`console_reader.py`), so nothing waits on the agent's link.
 """
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
+from control_plane.console_reader import Ended, Reader, Ready, WriterChanged
 from control_plane.store import StoreUnavailable
 from protocol.backlog import Backlog
 from protocol.console_frames import (
@@ -23,10 +22,9 @@ from protocol.console_frames import (
 )
 from protocol.errors import ErrorCode, OperationError, ProtocolError, RackwrightError, RequestCode, RequestError
 
-__all__ = ["Ended", "Gap", "Heard", "NodeConsole", "Opened", "Output", "Reader", "Ready", "Wire", "WriterChanged"]
+__all__ = ["NodeConsole", "Opened", "Wire"]
 
 _log = logging.getLogger("control_plane.node_console")
-_READ_BYTES: Final = 32_768
 _DELAYS: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 _PASSING: Final = frozenset(
     {
@@ -52,105 +50,6 @@ class Opened(NamedTuple):
 
     stream: str
     agent_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """What the machine wrote."""
-
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """So many bytes are missing here: this reader, or the link, was too slow."""
-
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class WriterChanged:
-    """Who types from now on; `holder` None: nobody."""
-
-    mine: bool
-    holder: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """The console is open: from now on keys are taken."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The console is over. `code`: the operation's error, where it failed."""
-
-    reason: str
-    message: str
-    code: str | None = None
-
-
-Heard = Output | Gap | WriterChanged | Ready | Ended
-
-
-class Reader:
-    """One operator at a console. `wishes_to_write` makes it the writer when nobody is."""
-
-    def __init__(self, console: "NodeConsole", name: str, *, wishes_to_write: bool, place: int) -> None:
-        self.name = name
-        self.wishes_to_write = wishes_to_write
-        self.news: deque[WriterChanged | Ready] = deque()
-        self.changed = asyncio.Event()
-        self._console = console
-        self._place = place
-
-    @property
-    def is_writer(self) -> bool:
-        return self._console.writer is self
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether the console is open, or was."""
-        return self._console.is_ready
-
-    @property
-    def holder(self) -> str | None:
-        """Who types."""
-        return None if self._console.writer is None else self._console.writer.name
-
-    async def next(self) -> Heard:
-        """What comes next; the last thing is an Ended."""
-        while True:
-            if self.news:
-                return self.news.popleft()
-            ring = self._console.ring
-            piece = ring.read(self._place, _READ_BYTES)
-            if piece.offset > self._place:
-                count, self._place = piece.offset - self._place, piece.offset
-                return Gap(count)
-            if piece.data:
-                self._place = piece.end
-                return Output(piece.data)
-            if self._console.ended is not None:
-                return self._console.ended
-            self.changed.clear()
-            await self.changed.wait()
-
-    async def type(self, data: bytes) -> None:
-        """Types bytes; waits while the machine takes none. Ignored unless this is the writer."""
-        while data and self.is_writer:
-            data = data[await self._console.type(data) :]
-
-    def send_break(self) -> None:
-        if self.is_writer:
-            self._console.send_break()
-
-    def take_writer(self) -> None:
-        """Becomes the writer; whoever was it is told."""
-        self._console.make_writer(self)
-
-    def leave(self) -> None:
-        self._console.leave(self)
 
 
 class NodeConsole:

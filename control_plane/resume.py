@@ -21,7 +21,8 @@ A boot in the very moment between sending and acknowledging is rare, so this cau
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from control_plane.commands import EXPIRED, OPEN, SEND_WINDOW, advance, end, in_doubt, queue_order
+from control_plane.command_queue import SEND_WINDOW, queue_order
+from control_plane.commands import EXPIRED, OPEN, advance, end, in_doubt
 from control_plane.records import CommandRow, SessionRow, columns
 from control_plane.store import Transaction
 from protocol.commands import CommandState, Ending, JournalState, Outcome

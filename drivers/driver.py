@@ -37,6 +37,10 @@ __all__ = [
 ]
 
 ProgressListener = Callable[[str, float | None], None]
+_ORDINARY_BYTES = 256 * 1024
+"""Of one answer; registries, and collections with their members in them, are larger, by a few MiB together."""
+_MOST_LARGE_BYTES = 64 * 1024 * 1024
+"""Of the larger answers of one operation together: they may all be held at once."""
 
 
 def no_listener(_message: str, _percent: float | None) -> None:
@@ -49,6 +53,19 @@ class Heard:
 
     large_bytes: int = 0
     """Of the answers that are larger than any ordinary one."""
+
+    def weigh(self, size: int, whence: str) -> None:
+        """Counts an answer's bytes. Raises OperationError BMC_ERROR where one operation has been told more than any
+        BMC has to tell. `whence`: the request and the BMC, for the error."""
+        if size <= _ORDINARY_BYTES:
+            return
+        self.large_bytes += size
+        if self.large_bytes > _MOST_LARGE_BYTES:
+            raise OperationError(
+                ErrorCode.BMC_ERROR,
+                f"{whence} has sent more than {_MOST_LARGE_BYTES >> 20} MiB of large answers for one operation: "
+                "is this address a BMC's?",
+            )
 
 
 @dataclass(frozen=True, slots=True)

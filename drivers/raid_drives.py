@@ -1,11 +1,11 @@
 """Drives as a RAID plan sees them: which may be used, which suit a selector, and which of those are taken. Pure."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from protocol.shapes.raid import DriveSelector, RaidDrive
 
-__all__ = ["Fits", "Key", "choose", "key_of", "natural", "selected", "unusable"]
+__all__ = ["Fits", "Key", "choose", "drive_named", "key_of", "natural", "selected", "unusable"]
 
 Key = tuple[str, str]
 """A drive's controller and id: ids are unique on one controller only (HPE numbers them from 0 on each)."""
@@ -18,6 +18,15 @@ _DIGITS = re.compile(r"(\d+)")
 
 def key_of(drive: RaidDrive) -> Key:
     return drive.controller, drive.id
+
+
+def drive_named(drives: Mapping[Key, RaidDrive], controller: str, name: str) -> RaidDrive | None:
+    """The controller's drive of that id, else the first of that serial number."""
+    by_id = drives.get((controller, name))
+    if by_id is not None:
+        return by_id
+    same = (drive for drive in drives.values() if drive.controller == controller and drive.serial == name)
+    return min(same, key=lambda drive: natural(drive.id), default=None)
 
 
 def natural(name: str) -> list[tuple[int, str]]:

@@ -7,9 +7,10 @@ which a BMC lists things, so a plan that was shown is the plan that is carried o
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from drivers.raid_drives import Fits, Key, choose, key_of, natural, selected, unusable
-from drivers.raid_layout import capacity, layout_fault, least_capacity
-from drivers.raid_plan import Keep, Make, Plan, Spare, bytes_wanted, is_size
+from drivers.raid_drives import Fits, Key, choose, drive_named, key_of, natural, selected, unusable
+from drivers.raid_keeping import kept_volumes
+from drivers.raid_layout import capacity, layout_fault
+from drivers.raid_plan import Keep, Make, Plan, Spare, bytes_wanted
 from protocol.errors import Issue
 from protocol.shapes.raid import (
     DriveSelector,
@@ -25,8 +26,6 @@ __all__ = ["ANY", "plan"]
 
 ANY = "any"
 _GIB = 1 << 30
-_RESERVED = 0.1
-"""What a controller may keep of an array for itself, as a share: a volume of the rest still has all the space."""
 
 
 def plan(
@@ -117,50 +116,11 @@ class _Planner:
         listed = sorted(self.reading.volumes, key=lambda volume: (natural(volume.controller), natural(volume.id)))
         return (volume for volume in listed if volume.controller in inside)
 
-    # Keeping
-
     def _keep_what_is_there(self) -> None:
-        """The most wanted volumes that can be there at once: one present volume may suit several wishes, and the
-        first wish must not take it from the only one that it suits."""
-        present = list(self._volumes())
-        suits = [[n for n, volume in enumerate(present) if self._is(volume, spec)] for spec in self.wanted]
-        holder: dict[int, int] = {}
-
-        def settle(index: int, tried: set[int]) -> bool:
-            for number in suits[index]:
-                if number not in tried:
-                    tried.add(number)
-                    if number not in holder or settle(holder[number], tried):
-                        holder[number] = index
-                        return True
-            return False
-
-        for index in range(len(self.wanted)):
-            settle(index, set())
-        for number, index in holder.items():
-            volume = present[number]
-            self.keep[index] = volume
+        self.keep = kept_volumes(list(self._volumes()), self.wanted, self.drives)
+        for volume in self.keep.values():
             for drive in (*volume.drives, *volume.spares):
                 self.claims.setdefault((volume.controller, drive), f"the volume {volume.id}, which is kept")
-
-    def _is(self, volume: RaidVolume, spec: VolumeSpec) -> bool:
-        if volume.level is not spec.level or spec.name not in (None, volume.name) or not volume.drives:
-            return False
-        members = [self.drives.get((volume.controller, drive)) for drive in volume.drives]
-        found = [drive for drive in members if drive is not None]
-        if isinstance(spec.drives, DriveSelector):
-            fitting = [drive for drive in found if selected(drive, spec.drives)]
-            if not len(fitting) == len(members) == spec.drives.count:
-                return False
-        else:
-            asked = [self._drive(volume.controller, name) for name in spec.drives]
-            if {drive.id for drive in asked if drive is not None} != set(volume.drives) or None in asked:
-                return False
-        sizes = [drive.size_bytes for drive in found]
-        if spec.size_gib != "max" or volume.size_bytes is None or len(found) < len(members) or None in sizes:
-            return is_size(volume.size_bytes, bytes_wanted(spec))
-        whole = least_capacity(spec.level, len(found), min(size for size in sizes if size is not None))
-        return volume.size_bytes >= whole * (1 - _RESERVED)
 
     # Making
 
@@ -329,20 +289,14 @@ class _Planner:
         known = {volume.id for volume in self._volumes() if volume.controller == drive.controller}
         return all(name in known for name in drive.volumes)
 
-    def _drive(self, controller: str, name: str) -> RaidDrive | None:
-        by_id = self.drives.get((controller, name))
-        if by_id is not None:
-            return by_id
-        return next((drive for drive in self._of(controller) if drive.serial == name), None)
-
     def _named_drives(self, path: str, names: list[str], controllers: list[str] | None = None) -> list[RaidDrive]:
         """The drives that a list names, all on one controller; every fault of the list is noted."""
         ids = controllers or [controller.id for controller in self.scope]
-        homes = [c for c in ids if all(self._drive(c, name) is not None for name in names)]
+        homes = [c for c in ids if all(drive_named(self.drives, c, name) is not None for name in names)]
         if len(homes) != 1:
             self._fault_homes(path, names, ids, homes)
             return []
-        found = [drive for name in names if (drive := self._drive(homes[0], name)) is not None]
+        found = [drive for name in names if (drive := drive_named(self.drives, homes[0], name)) is not None]
         for twice in dict.fromkeys(d.id for d in found if [e.id for e in found].count(d.id) > 1):
             self._fault(path, f"{twice} is named twice")
         for one in {drive.id: drive for drive in found}.values():
@@ -354,7 +308,7 @@ class _Planner:
             which = " and ".join(homes)
             self._fault(path, f"{', '.join(names)} may be drives of {which}: name the controller")
             return
-        missing = [name for name in dict.fromkeys(names) if not any(self._drive(c, name) for c in ids)]
+        missing = [name for name in dict.fromkeys(names) if not any(drive_named(self.drives, c, name) for c in ids)]
         for name in missing:
             known = ", ".join(drive.id for c in ids for drive in self._of(c)) or "none"
             self._fault(path, f"there is no {name}; there are {known}")

@@ -1,5 +1,5 @@
-"""GRUB's shell, as far as it decides what is started: its variables, its functions, its commands, and the menu that
-they make. Pure, but for the files that are read.
+"""GRUB's shell, as far as it decides what is started: its language, its functions, the commands that load something
+or lead to other files, and the menu that they make. Pure, but for the files that are read.
 
 Commands that only show something or load GRUB's own modules succeed and do nothing; those that are not known fail, as
 they do in a GRUB without that module.
@@ -24,8 +24,8 @@ from ramdisk.grub_script import (
     Word,
     parse_script,
 )
-from ramdisk.grub_words import evaluate_test, parse_environment_block
-from ramdisk.volumes import Located, Volume, Volumes
+from ramdisk.grub_variables import VARIABLE_COMMANDS, Environment
+from ramdisk.volumes import Located, Volumes
 
 __all__ = ["DEEPEST", "GrubShell", "Loaded", "MenuEntry", "OtherFile"]
 
@@ -85,7 +85,7 @@ class GrubShell:
     """One execution: its variables, its functions, its menu, and what an entry has loaded."""
 
     def __init__(self, volumes: Volumes, variables: dict[str, str]) -> None:
-        self._volumes = volumes
+        self._environment = Environment(volumes, variables)
         self.variables = variables
         self._functions: dict[str, tuple[Statement, ...]] = {}
         self._positional: tuple[str, ...] = ()
@@ -158,9 +158,7 @@ class GrubShell:
             self._depth -= 1
 
     def _one(self, statement: Statement) -> None:
-        self._commands += 1
-        if self._commands > _MOST_COMMANDS:
-            raise NoChoice("it does not come to an end")
+        self._count()
         match statement:
             case Command():
                 self._command(statement)
@@ -178,6 +176,11 @@ class GrubShell:
             case Function(name, body):
                 self._functions[name] = body
 
+    def _count(self) -> None:
+        self._commands += 1
+        if self._commands > _MOST_COMMANDS:
+            raise NoChoice("it does not come to an end")
+
     def _loop(self, statement: For | While) -> None:
         if isinstance(statement, For):
             for value in [text for word in statement.words for text in self._filled(word)]:
@@ -186,6 +189,8 @@ class GrubShell:
             return
         self._execute(statement.condition)
         while self._status != statement.until:
+            # Also a round without a command is one.
+            self._count()
             self._execute(statement.body)
             self._execute(statement.condition)
 
@@ -209,12 +214,15 @@ class GrubShell:
         elif name in ("menuentry", "submenu"):
             self._add_entry(name, arguments, command.block or ())
         else:
-            handler = _HANDLERS.get(name)
-            self._status = handler(self, arguments) if handler is not None else self._plain(name, arguments)
+            self._status = self._built_in(name, arguments)
         if negated:
             self._status = not self._status
 
-    def _plain(self, name: str, arguments: list[str]) -> bool:
+    def _built_in(self, name: str, arguments: list[str]) -> bool:
+        if (handler := _HANDLERS.get(name)) is not None:
+            return handler(self, arguments)
+        if (by_variables := VARIABLE_COMMANDS.get(name)) is not None:
+            return by_variables(self._environment, arguments)
         if name in _OTHER_SYSTEMS:
             self.other = " ".join([name, *arguments])
         assigned, separator, value = name.partition("=")
@@ -273,88 +281,8 @@ class GrubShell:
         self.menu.append(MenuEntry(title, identifier, block, tuple(names), kind == "submenu"))
         self._status = True
 
-    def _set(self, arguments: list[str]) -> bool:
-        for word in arguments:
-            name, _, value = word.partition("=")
-            self.variables[name] = value
-        return True
-
-    def _unset(self, arguments: list[str]) -> bool:
-        for name in arguments:
-            self.variables.pop(name, None)
-        return True
-
-    def _test(self, arguments: list[str]) -> bool:
-        words = arguments[:-1] if arguments and arguments[-1] == "]" else arguments
-        return evaluate_test(words, self._file_test)
-
-    def _file_test(self, letter: str, path: str) -> bool:
-        place = self._located(path)
-        if place is None:
-            return False
-        if letter == "d":
-            return place.volume.is_dir(place.path)
-        if letter == "s":
-            return bool(place.volume.read(place.path))
-        return place.volume.is_file(place.path) or (letter == "e" and place.volume.is_dir(place.path))
-
-    def _load_env(self, arguments: list[str]) -> bool:
-        path, names = f"{self.variables.get('prefix', '')}/grubenv", []
-        rest = iter(arguments)
-        for word in rest:
-            if word in ("-f", "--file"):
-                path = next(rest, "")
-            elif word.startswith("--file="):
-                path = word.removeprefix("--file=")
-            elif not word.startswith("-"):
-                names.append(word)
-        place = self._located(path)
-        data = place.volume.read(place.path) if place is not None else None
-        if data is None:
-            return False
-        found = parse_environment_block(data)
-        self.variables |= {name: value for name, value in found.items() if not names or name in names}
-        return True
-
-    def _search_volume(self, arguments: list[str]) -> bool:
-        by, variable, name = "file", "root", None
-        rest = iter(arguments)
-        for word in rest:
-            option, _, value = word.partition("=")
-            if option in ("-f", "--file", "-l", "--label", "-u", "--fs-uuid"):
-                by = {"-f": "file", "--file": "file", "-l": "label", "--label": "label"}.get(option, "uuid")
-            elif option in ("-s", "--set"):
-                variable = value or "root"
-            elif option in ("--hint", "-h") and not value:
-                next(rest, None)
-            elif not word.startswith("-"):
-                name = name or word
-        if name is None:
-            return False
-        found = {
-            "uuid": self._volumes.by_uuid,
-            "label": self._volumes.by_label,
-            "file": self._volumes.with_file,
-        }[by](name)
-        if found is not None:
-            self.variables[variable] = found.name
-        return found is not None
-
-    def _probe(self, arguments: list[str]) -> bool:
-        """`probe --set=name --fs-uuid device`, as the configurations of some distributions begin."""
-        variable = next((word.partition("=")[2] for word in arguments if word.startswith(("--set=", "-s="))), None)
-        if variable is None and "-s" in arguments[:-1]:
-            variable = arguments[arguments.index("-s") + 1]
-        device = next((word for word in reversed(arguments) if not word.startswith("-")), "")
-        volume = self._volumes.named(device.strip("()"))
-        label = any(word in ("-l", "--label") for word in arguments)
-        value = None if volume is None else volume.label if label else volume.uuid
-        if variable and value:
-            self.variables[variable] = value
-        return value is not None
-
     def _linux(self, arguments: list[str]) -> bool:
-        place = self._located(arguments[0]) if arguments else None
+        place = self._environment.located(arguments[0]) if arguments else None
         if place is None:
             path = arguments[0] if arguments else ""
             raise NoChoice(
@@ -364,31 +292,31 @@ class GrubShell:
         return True
 
     def _initrd(self, arguments: list[str]) -> bool:
-        found = [self._located(path) for path in arguments]
+        found = [self._environment.located(path) for path in arguments]
         self.initrds = [place for place in found if place is not None]
         return len(found) == len(self.initrds)
 
     def _source(self, arguments: list[str]) -> bool:
-        place = self._located(arguments[0]) if arguments else None
+        place = self._environment.located(arguments[0]) if arguments else None
         if place is None or not place.volume.is_file(place.path):
             return False
         self._execute(self._parsed(place))
         return True
 
     def _configfile(self, arguments: list[str]) -> bool:
-        place = self._located(arguments[0]) if arguments else None
+        place = self._environment.located(arguments[0]) if arguments else None
         if place is None or not place.volume.is_file(place.path):
             return False
         raise OtherFile(place)
 
     def _blscfg(self, _arguments: list[str]) -> bool:
         """The entries of the volume that is the root now, or of the one that this configuration lies on."""
-        folder = self._located(self.variables.get("blsdir", ""))
-        root = self._volumes.named(self.variables.get("root", ""))
+        folder = self._environment.located(self.variables.get("blsdir", ""))
+        root = self._environment.volumes.named(self.variables.get("root", ""))
         found: list[BootEntry] = []
         if self.variables.get("blsdir") and folder is not None:
             found = entries_of([folder.volume], [folder.path])
-        for volumes in ([root] if root is not None else [], self._volumes.all):
+        for volumes in ([root] if root is not None else [], self._environment.volumes.all):
             found = found or entries_of(volumes)
         for entry in found:
             if entry.linux is not None and not entry.unified:
@@ -412,33 +340,9 @@ class GrubShell:
     def _break(self, _arguments: list[str]) -> bool:
         raise _Break
 
-    def _located(self, path: str) -> Located | None:
-        """`/path` on the root, or `(device)/path`. None where that device is none of the volumes."""
-        device, rest = self.variables.get("root", ""), path
-        if path.startswith("("):
-            device, _, rest = path[1:].partition(")")
-        volume: Volume | None = self._volumes.named(device)
-        return None if volume is None else Located(volume, rest or "/")
-
 
 _Handler = Callable[[GrubShell, list[str]], bool]
 _HANDLERS: Mapping[str, _Handler] = {
-    "set": GrubShell._set,
-    "unset": GrubShell._unset,
-    "[": GrubShell._test,
-    "test": GrubShell._test,
-    "load_env": GrubShell._load_env,
-    "search": GrubShell._search_volume,
-    "search.fs_uuid": lambda run, words: run._search_volume(
-        ["--fs-uuid", f"--set={words[1] if len(words) > 1 else 'root'}", *words[:1]]
-    ),
-    "search.fs_label": lambda run, words: run._search_volume(
-        ["--label", f"--set={words[1] if len(words) > 1 else 'root'}", *words[:1]]
-    ),
-    "search.file": lambda run, words: run._search_volume(
-        ["--file", f"--set={words[1] if len(words) > 1 else 'root'}", *words[:1]]
-    ),
-    "probe": GrubShell._probe,
     "source": GrubShell._source,
     ".": GrubShell._source,
     "configfile": GrubShell._configfile,

@@ -32,8 +32,9 @@ from control_plane.api.shapes.console import (
 from control_plane.api.shapes.drivers import Invoke
 from control_plane.api.shapes.nodes import DriverName
 from control_plane.api.verbs import Verb
+from control_plane.console_reader import Ended, Gap, Output, Reader, Ready, WriterChanged
 from control_plane.consoles import Consoles, locate, serving_session
-from control_plane.node_console import Ended, Gap, Opened, Output, Reader, Ready, WriterChanged
+from control_plane.node_console import Opened
 from control_plane.nodes import find_node
 from control_plane.records import NodeRow, SessionRow
 from control_plane.store import StoreError, Transaction

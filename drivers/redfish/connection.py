@@ -11,7 +11,7 @@ from drivers.driver import Call, Environment
 from drivers.redfish import etag, messages, waiting
 from drivers.redfish.answer import Answer
 from drivers.redfish.document import Document, link, number, path_of, same_path
-from drivers.redfish.failures import NoAnswer, NotSent, Refused, is_licence
+from drivers.redfish.failures import NoAnswer, NotSent, Refused, is_login_fault, is_passing
 from drivers.redfish.idleness import Idleness
 from drivers.redfish.licences import MissingLicences
 from drivers.redfish.patching import patch
@@ -30,10 +30,6 @@ _EXCHANGE_SECONDS = 60.0
 _READ_PATIENCE = 60.0
 _PATIENCE = 20.0
 _CLOSE_SECONDS = 5.0
-_ORDINARY_BYTES = 256 * 1024
-"""Of one answer; registries, and collections with their members in them, are larger, by a few MiB together."""
-_MOST_LARGE_BYTES = 64 * 1024 * 1024
-"""Of the larger answers of one operation together: they may all be held at once."""
 _LOOK_SECONDS = 10.0
 """Of an operation's time, what is kept back from a change so that its effect can still be looked at."""
 
@@ -125,11 +121,11 @@ class RedfishConnection:
                 continue
             status = answer.status
             if 200 <= status < 300:
-                self._weigh(answer, call)
+                call.heard.weigh(len(answer.body), f"GET {answer.path}: {self.endpoint}")
                 if logged_in_again:
                     await self._learn_session_timeout(call)
                 return answer
-            if _is_login_fault(answer) and not logged_in_again:
+            if is_login_fault(answer) and not logged_in_again:
                 self.rejected(answer)
                 logged_in_again = True
             elif status == 406 and not encoded:
@@ -138,7 +134,7 @@ class RedfishConnection:
             elif status in (301, 302, 307, 308) and not moved:
                 path = self._moved(path, answer)
                 moved = True
-            elif (status in (429, 503) or _is_passing(answer)) and waited < patience:
+            elif (status in (429, 503) or is_passing(answer)) and waited < patience:
                 seconds = max(0.05, waiting.pause(attempt, waiting.retry_after(answer.headers.get("Retry-After"))))
                 attempt += 1
                 if waited + seconds > patience or seconds >= call.remaining:
@@ -160,7 +156,7 @@ class RedfishConnection:
         answer = await self._exchange(method, path, call, body=content, if_match=if_match)
         if answer.ok:
             return answer
-        if _is_login_fault(answer):
+        if is_login_fault(answer):
             self.rejected(answer)
         error = self.refused(answer)
         password = body.get("Password") if body is not None else None
@@ -199,7 +195,7 @@ class RedfishConnection:
             answer = await self._transport.send(path, headers, remaining, upload)
         if answer.ok:
             return answer
-        if _is_login_fault(answer):
+        if is_login_fault(answer):
             self.rejected(answer)
         raise self.refused(answer)
 
@@ -350,18 +346,6 @@ class RedfishConnection:
             self._licences.note(answer.method, answer.path, refused)
         return refused
 
-    def _weigh(self, answer: Answer, call: Call) -> None:
-        """Raises OperationError BMC_ERROR where one operation has been told more than any BMC has to tell."""
-        if len(answer.body) <= _ORDINARY_BYTES:
-            return
-        call.heard.large_bytes += len(answer.body)
-        if call.heard.large_bytes > _MOST_LARGE_BYTES:
-            raise OperationError(
-                ErrorCode.BMC_ERROR,
-                f"GET {answer.path}: {self.endpoint} has sent more than {_MOST_LARGE_BYTES >> 20} MiB of large "
-                "answers for one operation: is this address a BMC's?",
-            )
-
     def check_licence(self, method: str, path: str) -> None:
         """Raises the refusal that a request met a while ago for want of a licence."""
         refused = self._licences.refusal_of(method, path)
@@ -402,14 +386,3 @@ class RedfishConnection:
         async with self._lock:
             if self._idleness.is_over:
                 await self._session.end()
-
-
-def _is_login_fault(answer: Answer) -> bool:
-    """A 401, unless it is for want of a licence: no new login would help."""
-    return answer.status == 401 and not is_licence(401, messages.notes_of(answer.said()))
-
-
-def _is_passing(answer: Answer) -> bool:
-    """A server error that says itself that it passes (Dell SYS518: its data sources are unavailable for half a
-    minute)."""
-    return answer.status == 500 and messages.is_transient(messages.notes_of(answer.said()))

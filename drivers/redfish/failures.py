@@ -6,10 +6,11 @@ Refused    the BMC answered, and the answer is no
 """
 
 from drivers.redfish import messages
+from drivers.redfish.answer import Answer
 from drivers.redfish.messages import Note
 from protocol.errors import ErrorCode, OperationError
 
-__all__ = ["NoAnswer", "NotSent", "Refused", "is_licence"]
+__all__ = ["NoAnswer", "NotSent", "Refused", "is_login_fault", "is_passing"]
 
 
 class NotSent(OperationError):
@@ -77,7 +78,18 @@ class Refused(OperationError):
         return cls(code, f"{about}: {reason}", status=status, notes=notes, wait=wait, about=about)
 
 
-def is_licence(status: int, notes: list[Note]) -> bool:
+def is_login_fault(answer: Answer) -> bool:
+    """A 401, unless it is for want of a licence: no new login would help."""
+    return answer.status == 401 and not _is_licence(401, messages.notes_of(answer.said()))
+
+
+def is_passing(answer: Answer) -> bool:
+    """A server error that says itself that it passes (Dell SYS518: its data sources are unavailable for half a
+    minute)."""
+    return answer.status == 500 and messages.is_transient(messages.notes_of(answer.said()))
+
+
+def _is_licence(status: int, notes: list[Note]) -> bool:
     """Whether a refusal is for want of a licence. A missing resource is none, whatever its name."""
     return status in (400, 401, 402, 403, 405, 501) and messages.is_license(notes)
 
@@ -85,7 +97,7 @@ def is_licence(status: int, notes: list[Note]) -> bool:
 def _reading(status: int, notes: list[Note]) -> tuple[ErrorCode, str]:
     if messages.is_password_change(notes):
         return ErrorCode.AUTH_FAILED, "the BMC wants this account's password changed before it allows anything else"
-    if is_licence(status, notes):
+    if _is_licence(status, notes):
         return ErrorCode.LICENSE_REQUIRED, "this BMC has no licence for it"
     if status == 401:
         return ErrorCode.AUTH_FAILED, "the BMC does not accept this login for it (HTTP 401)"

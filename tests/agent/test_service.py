@@ -46,7 +46,7 @@ async def test_a_part_that_fails_ends_the_whole_in_good_order(
             await plane.next(Hello)
             raise RuntimeError("a fault of ours")
 
-        monkeypatch.setattr(running, "_tell_systemd", broken)
+        monkeypatch.setattr(running._status, "keep", broken)
         with pytest.raises(AgentError, match="a part of the agent failed: a fault of ours"):
             await running.run()
         hello = plane.hellos[0]

@@ -5,16 +5,14 @@ from typing import Any
 
 import msgspec
 
+from control_plane.command_queue import cancels_owed, mark_sent, owed_to_worker
 from control_plane.commands import (
     Settlement,
     advance,
     cancel,
-    cancels_owed,
     enqueue,
     expire,
     get_command,
-    mark_sent,
-    owed_to_worker,
     settle,
 )
 from control_plane.nodes import create_node

@@ -14,7 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 from websockets.typing import Subprotocol
 
-from control_plane import agent_link, authority, commands, delivery, gateway, joining, sessions
+from control_plane import admission, agent_link, authority, command_queue, delivery, gateway, joining, sessions
 from control_plane.authority import Authority
 from control_plane.commands import settle
 from control_plane.gateway import Gateway
@@ -218,6 +218,7 @@ async def test_a_stranger_cannot_make_the_control_plane_hold_large_frames(site: 
     assert closed.value.rcvd.code == 1009
 
 
+@pytest.mark.case("B50")
 async def test_strangers_are_bounded_in_number_and_the_next_is_told_when_to_come(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,7 +342,7 @@ async def test_delivery_goes_on_after_a_fault_and_after_the_database_was_away(
 ) -> None:
     monkeypatch.setattr(delivery, "_SWEEP_SECONDS", 0.02)
     faults: list[Exception] = [ValueError("a fault of ours"), StoreUnavailable("the disk is full")]
-    real = commands.owed_to_worker
+    real = command_queue.owed_to_worker
 
     def flaky(*arguments: object) -> object:
         if faults:
@@ -382,6 +383,7 @@ async def test_the_end_of_a_connection_is_stored_when_the_database_is_back(
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.case("B50")
 async def test_agents_are_turned_away_with_one_line_while_the_database_is_away(
     site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -389,7 +391,7 @@ async def test_agents_are_turned_away_with_one_line_while_the_database_is_away(
         raise StoreUnavailable("the database does not answer", advice="free space on the disk")
 
     agent = await site.agent()
-    monkeypatch.setattr(gateway, "open_session", away)
+    monkeypatch.setattr(admission, "open_session", away)
     for _ in range(3):
         with pytest.raises(ConnectionClosed) as closed:
             await agent.connect()
@@ -456,6 +458,7 @@ def test_a_full_disk_takes_no_certificate_away_that_is_still_good(
         ca.server_context(("another.example",))
 
 
+@pytest.mark.case("B50")
 async def test_the_spread_of_a_reconnect_is_for_all_agents_that_could_come(site: Site) -> None:
     site.gateway._expected = 5_000
     async with await site.agent() as agent:

@@ -5,17 +5,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from control_plane.node_console import (
-    Ended,
-    Gap,
-    Heard,
-    NodeConsole,
-    Opened,
-    Output,
-    Reader,
-    Ready,
-    WriterChanged,
-)
+from control_plane.console_reader import Ended, Gap, Heard, Output, Reader, Ready, WriterChanged
+from control_plane.node_console import NodeConsole, Opened
 from protocol.console_frames import (
     OUTPUT_WINDOW,
     ConsoleEnded,

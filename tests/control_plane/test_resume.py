@@ -5,7 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from control_plane.commands import OPEN, SEND_WINDOW, Settlement, enqueue
+from control_plane.command_queue import SEND_WINDOW
+from control_plane.commands import OPEN, Settlement, enqueue
 from control_plane.nodes import create_node, find_node
 from control_plane.records import CommandRow, NodeRow
 from control_plane.sessions import close_session
@@ -66,6 +67,7 @@ async def test_a_journal_older_than_the_ledger_does_not_begin_an_act_again(ledge
         assert [sent.id for sent in resume.send] == [row.id]
 
 
+@pytest.mark.case("B51")
 async def test_an_act_that_waited_through_a_boot_may_be_begun_and_is_not_begun_again(ledger: Ledger) -> None:
     row = await ledger.at(CommandState.DELIVERED)
     _, resume = await ledger.connect({row.id: ACCEPTED}, boot="boot-2")

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from control_plane import commands
-from control_plane.commands import mark_sent, owed_to_worker
+from control_plane.command_queue import mark_sent, owed_to_worker
 from control_plane.engine import verbs
 from control_plane.engine.code import CodeRunner
 from control_plane.engine.context import StepContext

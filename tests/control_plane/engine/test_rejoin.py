@@ -2,7 +2,8 @@
 
 import pytest
 
-from control_plane.commands import expire, mark_sent
+from control_plane.command_queue import mark_sent
+from control_plane.commands import expire
 from control_plane.engine import transitions
 from control_plane.engine.context import StepContext
 from control_plane.engine.records import Rejoin
@@ -25,6 +26,7 @@ async def state_of(rig: Rig, workflow_id: str, step_id: str) -> StepState:
     return (await rig.step(workflow_id, step_id)).state
 
 
+@pytest.mark.case("B51")
 @pytest.mark.line("A30")
 async def test_a30_the_boot_and_the_role_are_recorded_when_the_command_is_sent(rig: Rig) -> None:
     workflow_id = await rig.start(kexec())
@@ -86,6 +88,7 @@ async def test_a31_the_same_boot_in_the_same_role_is_no_return(rig: Rig) -> None
         assert await state_of(rig, workflow_id, "kexec") is WAITING
 
 
+@pytest.mark.case("B51")
 @pytest.mark.line("A32")
 @pytest.mark.parametrize("report", ["failed", "rejected", "cancelled", "expired", "never", "twice", "succeeded"])
 async def test_a32_the_return_counts_whatever_the_command_reported(rig: Rig, report: str) -> None:
@@ -126,6 +129,7 @@ async def test_a33_a_machine_that_came_back_and_went_away_is_not_back(rig: Rig) 
     assert await state_of(rig, workflow_id, "kexec") is WAITING
 
 
+@pytest.mark.case("B51")
 @pytest.mark.line("A34")
 async def test_a34_only_its_time_fails_it_and_then_its_on_failure_step_runs(rig: Rig) -> None:
     workflow_id = await rig.start(
@@ -167,6 +171,7 @@ async def test_a34_a_return_after_its_time_does_not_count(rig: Rig) -> None:
     assert await state_of(rig, workflow_id, "kexec") is StepState.FAILED
 
 
+@pytest.mark.case("B51")
 @pytest.mark.line("A35")
 @pytest.mark.parametrize(
     ("use", "before", "after"),
