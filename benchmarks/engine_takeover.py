@@ -108,8 +108,8 @@ def _held(tx: Transaction) -> list[int]:
 
 def _replace_workflows(tx: Transaction) -> None:
     """Fresh ones in place of those that the last kill was about."""
-    tx.run("DELETE FROM workflow_steps")
-    tx.run("DELETE FROM workflows")
+    for table in ("step_plans", "workflow_steps", "workflow_documents", "workflows"):
+        tx.run(f"DELETE FROM {table}")
     insert(tx, WORKFLOWS, "bench.nap", [{"seconds": NAP_SECONDS}] * STEPS)
 
 

@@ -17,9 +17,12 @@ from control_plane.api.dispatch import Dispatcher
 from control_plane.api.inprocess import Compute
 from control_plane.api.metrics import Metrics
 from control_plane.engine.context import StepContext
+from control_plane.engine.expansion import RowSeed
 from control_plane.engine.reconciler import Reconciler
 from control_plane.engine.records import StepSpec
 from control_plane.engine.registry import NoArguments, StepRegistry
+from control_plane.engine.start import insert_steps
+from control_plane.engine.states import Phase, RunsOn
 from control_plane.engine.timing import SHARDS, shard_of
 from control_plane.store import Store, Transaction, json_text, migrate, open_store
 from control_plane.tokens import LOCAL_OPERATOR
@@ -113,9 +116,9 @@ def document(steps: int) -> dict[str, object]:
     return {"profile": "bench", "steps": [{"id": f"step-{seq}", "use": "bench.noop"} for seq in range(steps)]}
 
 
-def spec(arguments: dict[str, object]) -> str:
+def spec(arguments: dict[str, object]) -> StepSpec:
     """What is kept with each step."""
-    return json_text(StepSpec(kind="code", timeout_ms=600_000, with_=arguments))
+    return StepSpec(kind="code", timeout_ms=600_000, with_=arguments)
 
 
 def insert(
@@ -125,21 +128,26 @@ def insert(
     now = tx.now()
     ids = [new_id("wf") for _ in range(count)]
     tx.run_many(
-        "INSERT INTO workflows (id, tenant_id, profile_id, profile_version, document, shard, state, wake_at, "
-        "created_at, updated_at) VALUES (:id, 'root', 'bench', 1, :profile, :shard, 'pending', :now, :now, :now)",
-        ({"id": identifier, "profile": profile, "shard": shard_of(identifier), "now": now} for identifier in ids),
+        "INSERT INTO workflows (id, tenant_id, profile_id, profile_version, shard, state, wake_at, "
+        "created_at, updated_at) VALUES (:id, 'root', 'bench', 1, :shard, 'pending', :now, :now, :now)",
+        ({"id": identifier, "shard": shard_of(identifier), "now": now} for identifier in ids),
     )
-    specs = [spec(values) for values in arguments]
     tx.run_many(
-        "INSERT INTO workflow_steps "
-        "(workflow_id, seq, id, phase, action, runs_on, spec, state, attempt, first_attempt) "
-        "VALUES (:workflow, :seq, :id, 'main', :action, 'control-plane', :spec, 'pending', 1, 1)",
-        (
-            {"workflow": identifier, "seq": seq, "id": f"step-{seq}", "action": action, "spec": spec_}
-            for identifier in ids
-            for seq, spec_ in enumerate(specs)
-        ),
+        "INSERT INTO workflow_documents (workflow_id, document) VALUES (:id, :profile)",
+        ({"id": identifier, "profile": profile} for identifier in ids),
     )
+    seeds = [
+        RowSeed(
+            seq=seq,
+            id=f"step-{seq}",
+            phase=Phase.MAIN,
+            action=action,
+            runs_on=RunsOn.CONTROL_PLANE,
+            spec=spec(values),
+        )
+        for seq, values in enumerate(arguments)
+    ]
+    insert_steps(tx, ((identifier, seed) for identifier in ids for seed in seeds))
     tx.notify("workflows", "")
     return ids
 

@@ -28,17 +28,23 @@ _NODE = "'node_01k0aaaaaaaaaa' || CAST(100000000000 + n % CAST(:nodes AS BIGINT)
 _BEGAN = "(CAST(:oldest AS BIGINT) + n * CAST(:apart AS BIGINT))"
 _ENDED = f"({_BEGAN} + {_TAKES_MS})"
 _WORKFLOWS = f"""
-INSERT INTO workflows (id, tenant_id, profile_id, profile_version, document, node_id, shard, state, created_at,
+INSERT INTO workflows (id, tenant_id, profile_id, profile_version, node_id, shard, state, created_at,
     started_at, finished_at, updated_at) {_NUMBERS}
-SELECT {_WORKFLOW}, :tenant, 'prof_01k0aaaaaaaaaa100000000000', 1, :document, {_NODE}, n % 32,
+SELECT {_WORKFLOW}, :tenant, 'prof_01k0aaaaaaaaaa100000000000', 1, {_NODE}, n % 32,
     CASE WHEN n % 50 = 0 THEN 'failed' ELSE 'succeeded' END, {_BEGAN}, {_BEGAN}, {_ENDED}, {_ENDED} FROM numbers
 """
+_DOCUMENTS = f"""
+INSERT INTO workflow_documents (workflow_id, document) {_NUMBERS} SELECT {_WORKFLOW}, :document FROM numbers
+"""
+_PLACES = "numbers CROSS JOIN (SELECT 0 AS seq UNION ALL SELECT 1 UNION ALL SELECT 2) AS place"
 _STEPS = f"""
-INSERT INTO workflow_steps (workflow_id, seq, id, phase, action, runs_on, spec, state, attempt, first_attempt,
-    result, started_at, finished_at) {_NUMBERS}
-SELECT {_WORKFLOW}, place.seq, 'step-' || CAST(place.seq AS TEXT), 'main', 'bench.noop', 'control-plane', :spec,
-    'succeeded', 1, 1, '{{}}', {_BEGAN}, {_ENDED}
-FROM numbers CROSS JOIN (SELECT 0 AS seq UNION ALL SELECT 1 UNION ALL SELECT 2) AS place
+INSERT INTO workflow_steps (workflow_id, seq, phase, state, attempt, first_attempt, result, started_at, finished_at)
+{_NUMBERS}
+SELECT {_WORKFLOW}, place.seq, 'main', 'succeeded', 1, 1, '{{}}', {_BEGAN}, {_ENDED} FROM {_PLACES}
+"""
+_PLANS = f"""
+INSERT INTO step_plans (workflow_id, seq, id, action, runs_on, spec) {_NUMBERS}
+SELECT {_WORKFLOW}, place.seq, 'step-' || CAST(place.seq AS TEXT), 'bench.noop', 'control-plane', :spec FROM {_PLACES}
 """
 _COMMANDS = f"""
 INSERT INTO commands (id, tenant_id, node_id, agent_id, kind, payload, key, repeat, state, created_at, created_by,
@@ -97,8 +103,10 @@ def _batch(tx: Transaction, first: int, last: int, workflows: int, nodes: int, a
         "target": {"address": "https://192.0.2.10", "credentialRef": "rack-1", "tls": "first-use"},
     }
     facts = {"workflowId": "wf_01k0aaaaaaaaaa100000000000", "nodeId": node_of(first), "profileVersion": 1}
-    tx.run(_WORKFLOWS, every | {"document": json_text(document(STEPS))})
-    tx.run(_STEPS, every | {"spec": spec({})})
+    tx.run(_WORKFLOWS, every)
+    tx.run(_DOCUMENTS, every | {"document": json_text(document(STEPS))})
+    tx.run(_STEPS, every)
+    tx.run(_PLANS, every | {"spec": json_text(spec({}))})
     ending = {"outcome": "succeeded", "result": result}
     tx.run(_COMMANDS, every | {"agent": agent, "payload": json_text(payload), "ending": json_text(ending)})
     tx.run(_EVENTS, every | {"data": json_text(facts)})

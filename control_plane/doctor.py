@@ -100,9 +100,10 @@ def _stuck(tx: Transaction, asked: _Asked) -> Iterator[Finding]:
     """A step is looked at at its deadline at the latest: one that is long past it is looked at by nobody."""
     rows = tx.all(
         f"""
-        SELECT workflows.tenant_id, workflows.id, workflows.node_id, steps.id, steps.action, steps.deadline
-        FROM workflows JOIN workflow_steps AS steps
-            ON steps.workflow_id = workflows.id AND steps.seq = workflows.step_seq
+        SELECT workflows.tenant_id, workflows.id, workflows.node_id, plans.id, plans.action, steps.deadline
+        FROM workflows
+            JOIN workflow_steps AS steps ON steps.workflow_id = workflows.id AND steps.seq = workflows.step_seq
+            JOIN step_plans AS plans ON plans.workflow_id = workflows.id AND plans.seq = workflows.step_seq
         WHERE workflows.shard IN EACH(:shards) AND workflows.wake_at IS NOT NULL AND workflows.wake_at < :before
             AND workflows.state IN ('pending', 'running', 'paused') AND steps.state IN ('running', 'waiting')
             AND steps.deadline < :before {asked.of("workflows")}

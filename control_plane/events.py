@@ -7,6 +7,8 @@ order than their numbers: how far a reader may go without passing over one is to
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from control_plane.records import ALL_TENANTS, EventRow, columns
 from control_plane.store import Transaction, json_text
 from protocol.ids import new_id
@@ -54,7 +56,7 @@ class NewEvent(NamedTuple):
     tenant_id: str
     subject: str
     type: str
-    data: dict[str, object]
+    data: dict[str, object] | msgspec.Struct
 
 
 def publish(tx: Transaction, tenant_id: str, subject: str, kind: str, data: dict[str, object]) -> None:

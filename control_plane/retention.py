@@ -94,6 +94,8 @@ def prune_workflows(tx: Transaction, kept: Kept, limit: int) -> int:
         return 0
     ids = {"ids": [row[0] for row in old]}
     tx.run("DELETE FROM commands WHERE workflow_id IS NOT NULL AND workflow_id IN EACH(:ids)", ids)
+    tx.run("DELETE FROM step_plans WHERE workflow_id IN EACH(:ids)", ids)
+    tx.run("DELETE FROM workflow_documents WHERE workflow_id IN EACH(:ids)", ids)
     tx.run("DELETE FROM workflow_steps WHERE workflow_id IN EACH(:ids)", ids)
     return tx.run("DELETE FROM workflows WHERE id IN EACH(:ids)", ids)
 

@@ -14,7 +14,7 @@ __all__ = ["PREFIXES", "id_pattern", "is_id", "new_id", "time_of"]
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _VALUE = {character: value for value, character in enumerate(_ALPHABET)}
-_SHIFTS = range(120, -1, -10)
+_SHIFTS = range(120, 9, -10)
 _RANDOM_BITS = 80
 _RANDOM_LIMIT = 1 << _RANDOM_BITS
 _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
@@ -51,6 +51,18 @@ class _Clock:
         self._lock = threading.Lock()
         self._last_ms = 0
         self._last_random = 0
+        self._head = (-1, "")
+        """All but the last two characters, as of the last id: ids that are made together share them."""
+
+    def text(self) -> str:
+        """The next value's 26 characters."""
+        value = self.next()
+        high, head = self._head
+        if value >> 10 != high:
+            high = value >> 10
+            head = "".join([_PAIRS[(value >> shift) & 1023] for shift in _SHIFTS])
+            self._head = (high, head)
+        return head + _PAIRS[value & 1023]
 
     def next(self) -> int:
         with self._lock:
@@ -69,8 +81,7 @@ _clock = _Clock()
 
 def new_id(prefix: str) -> str:
     """A new id; later ids of this process sort after earlier ones, also when the wall clock steps back."""
-    value = _clock.next()
-    return f"{prefix}_{''.join([_PAIRS[(value >> shift) & 1023] for shift in _SHIFTS])}"
+    return f"{prefix}_{_clock.text()}"
 
 
 def is_id(text: str, prefix: str) -> bool:

@@ -24,7 +24,7 @@ from control_plane.engine.rejoining import presence_of, present_boot
 from control_plane.engine.rows import Grip
 from control_plane.engine.states import RunsOn
 from control_plane.engine.timing import Timing
-from control_plane.engine.transitions import Settlement, late_words, running_still
+from control_plane.engine.transitions import Settlement, running_still
 from control_plane.engine.work import Work
 from control_plane.records import CommandRow
 from control_plane.store import Store, StoreClosed, StoreUnavailable, Transaction
@@ -48,18 +48,17 @@ class CodeRunner:
         self._registry = registry
         self._timing = timing
 
-    async def run(self, workflow: WorkflowRow, step: StepRow, grip: Grip, now: int) -> Settlement:
-        """One execution. `now` by the store's clock: the code is ended at the step's deadline."""
+    async def run(self, workflow: WorkflowRow, step: StepRow, grip: Grip) -> Settlement:
+        """One execution. It has no end of its own: at the step's deadline the reconciler ends it, once the database
+        has it that the step is over."""
         definition = self._registry.get(step.action)
         if definition is None or definition.function is None or definition.with_ is None:
             return _failed(
                 "STEP_FAILED", f"the step {step.action!r} is not registered in this worker's version any more"
             )
-        deadline = step.deadline or now
         try:
             arguments = msgspec.convert(step.spec.with_, definition.with_)
-            async with asyncio.timeout(max(0.0, (deadline - now) / 1_000)) as limit:
-                result = await definition.function(self._context(workflow, step, grip, deadline), arguments)
+            result = await definition.function(self._context(workflow, step, grip), arguments)
         except StepNotReady as not_ready:
             return _waits(self._timing.step_not_ready_ms if not_ready.ms is None else not_ready.ms)
         except StepFailed as failed:
@@ -73,13 +72,14 @@ class CodeRunner:
             return _failed("STEP_FAILED", "its code was cancelled from within")
         except (Exception, SystemExit) as error:
             # Also what would end this process, and then the next worker's: one step is not to stop them all.
-            if isinstance(error, TimeoutError) and limit.expired():
-                return _failed("STEP_TIMEOUT", late_words(step))
             _log.exception("step %s of %s failed", step.id, step.workflow_id)
             return _failed(_code_of(error), f"{type(error).__name__}: {_words(error)}")
         return _checked(result)
 
-    def _context(self, workflow: WorkflowRow, step: StepRow, grip: Grip, deadline: int) -> StepContext:
+    def _context(self, workflow: WorkflowRow, step: StepRow, grip: Grip) -> StepContext:
+        assert step.deadline is not None, "a step that runs has a deadline"
+        deadline = step.deadline
+
         async def send(
             *,
             node_id: str,

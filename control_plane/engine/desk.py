@@ -23,15 +23,12 @@ _UNDER_WAY = 2
 
 
 class _Asked:
-    __slots__ = ("future", "what")
+    __slots__ = ("future", "what", "workflow_id")
 
     def __init__(self, what: Look | Settle, future: asyncio.Future[Next]) -> None:
         self.what = what
+        self.workflow_id = what.workflow_id
         self.future = future
-
-    @property
-    def workflow_id(self) -> str:
-        return self.what.workflow_id
 
 
 class Desk:
@@ -50,12 +47,15 @@ class Desk:
         self._running: set[asyncio.Task[None]] = set()
         self._loner: asyncio.Task[None] | None = None
         self._woken = False
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def ask(self, what: Look | Settle) -> Next:
         """The answer, once the transition is durable; it is never LATER. Raises what the store or the transition
         raised; a transition that fails does not disturb the others. When this call is cancelled it may be stored or
         not."""
-        asked = _Asked(what, asyncio.get_running_loop().create_future())
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        asked = _Asked(what, self._loop.create_future())
         self._waiting.append(asked)
         self._wake()
         return await asked.future

@@ -150,7 +150,7 @@ def _free(work: Work, workflow: WorkflowRow) -> WorkflowRow:
 
 def _invalidate_desired_state(work: Work, workflow: WorkflowRow) -> None:
     """The profile's host configuration becomes what the node's daemon is to have."""
-    document = work.tx.one("SELECT document FROM workflows WHERE id = :id", {"id": workflow.id})
+    document = work.tx.one("SELECT document FROM workflow_documents WHERE workflow_id = :id", {"id": workflow.id})
     config = msgspec.json.decode(document[0], type=_WithHostConfig).host_config if document else None
     if config is None or workflow.node_id is None:
         return

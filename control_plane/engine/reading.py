@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from control_plane.engine.records import StepRow, WorkflowRow
-from control_plane.engine.rows import STEP_COLUMNS, WORKFLOW_COLUMNS
+from control_plane.engine.rows import STEP_COLUMNS, STEPS, WORKFLOW_COLUMNS
 from control_plane.records import CommandRow, columns
 from control_plane.store import Transaction
 
@@ -65,7 +65,7 @@ def show_each(tx: Transaction, workflows: list[WorkflowRow]) -> list[Shown]:
 def _steps(tx: Transaction, workflows: list[WorkflowRow]) -> dict[str, list[StepRow]]:
     found: dict[str, list[StepRow]] = {workflow.id: [] for workflow in workflows}
     rows = tx.all(
-        f"SELECT {STEP_COLUMNS} FROM workflow_steps WHERE workflow_id IN EACH(:ids) ORDER BY workflow_id, seq",
+        f"SELECT {STEP_COLUMNS} FROM {STEPS} WHERE workflow_id IN EACH(:ids) ORDER BY workflow_id, seq",
         {"ids": list(found)},
         into=StepRow,
     )

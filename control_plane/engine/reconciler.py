@@ -9,7 +9,7 @@ steps of a shard that was just taken are looked for once, since nobody executes 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 
 from control_plane.commands import WORKFLOWS_CHANNEL
 from control_plane.engine.code import CodeRunner
@@ -35,22 +35,22 @@ _TROUBLE_SECONDS = 10.0
 class _Driven:
     """A workflow that is looked at now."""
 
-    __slots__ = ("again", "code", "ended", "executing", "hinted")
+    __slots__ = ("again", "ended", "executing", "hinted", "task")
 
     def __init__(self) -> None:
         self.again = False
         """A hint came meanwhile."""
         self.hinted = False
         self.executing: tuple[int, int] | None = None
-        self.code: asyncio.Task[None] | None = None
-        """The task in which the step's code runs, so that it can be ended."""
+        self.task: asyncio.Task[None] | None = None
+        """In which all of it is done."""
         self.ended = False
         """The code was told to end: its step is over already, or is another worker's."""
 
     def end_code(self) -> None:
-        if self.code is not None and not self.ended:
+        if self.executing is not None and self.task is not None and not self.ended:
             self.ended = True
-            self.code.cancel()
+            self.task.cancel()
 
 
 class Reconciler:
@@ -167,7 +167,7 @@ class Reconciler:
         driven = self._driven[workflow_id] = _Driven()
         driven.hinted = hinted
         self._shard_of[workflow_id] = shard
-        self._spawn(self._drive(workflow_id, shard, driven))
+        driven.task = self._spawn(self._drive(workflow_id, shard, driven))
 
     async def _drive(self, workflow_id: str, shard: int, driven: _Driven) -> None:
         """Transitions until there is nothing more to do now."""
@@ -211,18 +211,18 @@ class Reconciler:
         step = look.step
         assert step is not None
         assert look.workflow is not None
-        task = asyncio.current_task()
+        task = driven.task
         assert task is not None
-        driven.executing, driven.code, driven.ended = (step.seq, step.attempt), task, False
+        driven.executing, driven.ended = (step.seq, step.attempt), False
         try:
-            settlement = await self._runner.run(look.workflow, step, grip, look.now)
+            settlement = await self._runner.run(look.workflow, step, grip)
         except asyncio.CancelledError:
             # Of two who cancelled it at the same time, one may want this task itself to end.
             if not driven.ended or task.uncancel() > 0:
                 raise
             return
         finally:
-            driven.executing = driven.code = None
+            driven.executing = None
         if driven.ended:
             # The code has kept its end to itself.
             task.uncancel()
@@ -269,10 +269,11 @@ class Reconciler:
         if workflow_id not in self._driven:
             self._drive_soon(workflow_id, shard)
 
-    def _spawn(self, work: object) -> None:
-        task: asyncio.Task[None] = asyncio.create_task(work)  # type: ignore[arg-type]
+    def _spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        return task
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -304,7 +305,7 @@ def _running(tx: Transaction, shards: list[int]) -> list[tuple[str, int]]:
 def _due(tx: Transaction, shards: list[int], limit: int) -> list[tuple[str, int]]:
     rows = tx.all(
         "SELECT id, shard FROM workflows WHERE shard IN EACH(:shards) AND wake_at <= :now "
-        "ORDER BY wake_at LIMIT :limit",
+        "ORDER BY wake_at, id LIMIT :limit",
         {"shards": shards, "now": tx.now(), "limit": limit},
     )
     return [(row[0], row[1]) for row in rows]

@@ -9,6 +9,7 @@ from control_plane.records import columns
 from control_plane.store import Transaction, json_text
 
 __all__ = [
+    "STEPS",
     "STEP_COLUMNS",
     "WORKFLOW_COLUMNS",
     "Grip",
@@ -25,7 +26,7 @@ __all__ = [
 
 WORKFLOW_COLUMNS = columns(WorkflowRow)
 STEP_COLUMNS = columns(StepRow)
-_STEPS_COLUMNS = columns(StepRow, "workflow_steps")
+STEPS = "workflow_steps JOIN step_plans USING (workflow_id, seq)"
 
 _HELD = """
 FROM ROWS(:held AS held (id TEXT, worker TEXT, fence BIGINT))
@@ -42,17 +43,19 @@ ORDER BY workflows.id FOR UPDATE OF workflows SKIP LOCKED FOR KEY SHARE OF shard
 """
 _STILL_THERE = f"SELECT workflows.id {_HELD}"
 _LOCK = f"SELECT {WORKFLOW_COLUMNS} FROM workflows WHERE id = :id FOR UPDATE"
-_STEP = f"SELECT {STEP_COLUMNS} FROM workflow_steps WHERE workflow_id = :id AND seq = :seq"
+_STEP = f"SELECT {STEP_COLUMNS} FROM {STEPS} WHERE workflow_id = :id AND seq = :seq"
 _STEPS = f"""
-SELECT {_STEPS_COLUMNS} FROM ROWS(:wanted AS wanted (id TEXT, seq BIGINT))
-    JOIN workflow_steps ON workflow_steps.workflow_id = wanted.id AND workflow_steps.seq = wanted.seq
+SELECT {STEP_COLUMNS} FROM ROWS(:wanted AS wanted (workflow TEXT, number BIGINT))
+    JOIN workflow_steps ON workflow_steps.workflow_id = wanted.workflow AND workflow_steps.seq = wanted.number
+    JOIN step_plans USING (workflow_id, seq)
 """
 _UPCOMING = f"""
-SELECT {_STEPS_COLUMNS} FROM ROWS(:wanted AS wanted (id TEXT))
-    JOIN workflow_steps ON workflow_steps.workflow_id = wanted.id AND workflow_steps.seq = (
+SELECT {STEP_COLUMNS} FROM ROWS(:wanted AS wanted (workflow TEXT))
+    JOIN workflow_steps ON workflow_steps.workflow_id = wanted.workflow AND workflow_steps.seq = (
         SELECT MIN(later.seq) FROM workflow_steps AS later
-        WHERE later.workflow_id = wanted.id AND later.state = 'pending'
+        WHERE later.workflow_id = wanted.workflow AND later.state = 'pending'
     )
+    JOIN step_plans USING (workflow_id, seq)
 """
 _STORE_WORKFLOWS = """
 UPDATE workflows SET state = new.state, ending = new.ending, step_seq = new.step_seq, step_id = new.step_id,
@@ -148,8 +151,8 @@ def store_workflows(tx: Transaction, workflows: Iterable[WorkflowRow]) -> None:
     rows = [
         (
             row.id,
-            row.state,
-            row.ending,
+            row.state.value,
+            row.ending.value if row.ending else None,
             row.step_seq,
             row.step_id,
             json_text(row.error) if row.error else None,
@@ -202,13 +205,12 @@ def change_pending(
 ) -> list[StepRow]:
     """Ends the pending rows of a phase (`skipped` or `cancelled`), all but those of one owner. Returns them."""
     changed = tx.all(
-        f"""
+        """
         UPDATE workflow_steps SET state = :state, finished_at = :now
         WHERE workflow_id = :id AND phase = :phase AND state = 'pending'
             AND (CAST(:owner AS BIGINT) IS NULL OR owner_seq IS NULL OR owner_seq <> CAST(:owner AS BIGINT))
-        RETURNING {STEP_COLUMNS}
+        RETURNING workflow_id, seq
         """,
         {"id": workflow_id, "phase": phase, "state": state.value, "owner": but_owned_by, "now": tx.now()},
-        into=StepRow,
     )
-    return sorted(changed, key=lambda step: step.seq)
+    return sorted(load_steps(tx, changed), key=lambda step: step.seq)

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
+from time import monotonic
 
 from control_plane.engine.rows import Grip
 from control_plane.engine.timing import SHARDS
@@ -69,11 +70,10 @@ class ShardHolder:
 
     async def run(self) -> None:
         """Takes, renews and shares out, for ever; gives everything back when it is cancelled."""
-        loop = asyncio.get_running_loop()
         renewed = float("-inf")
         try:
             while True:
-                begun = loop.time()
+                begun = monotonic()
                 try:
                     if renewed < 0:
                         held = await self._store.write(take_anew, self._worker, self._lease_ms)
@@ -114,7 +114,8 @@ class ShardHolder:
         self._good_until = good_until
         if self._lapse is not None:
             self._lapse.cancel()
-        self._lapse = asyncio.get_running_loop().call_at(good_until, self._lapsed) if self._held else None
+        left = good_until - monotonic()
+        self._lapse = asyncio.get_running_loop().call_later(left, self._lapsed) if self._held else None
 
     def _lapsed(self) -> None:
         """The database could not be reached in time: another worker may take what was held."""
@@ -131,7 +132,7 @@ class ShardHolder:
 
     @property
     def _fresh(self) -> bool:
-        return asyncio.get_running_loop().time() < self._good_until
+        return monotonic() < self._good_until
 
 
 def take_anew(tx: Transaction, worker: str, lease_ms: int) -> dict[int, int]:

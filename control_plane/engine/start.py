@@ -1,5 +1,7 @@
 """The start of a workflow, in the transaction of whoever starts it."""
 
+from collections.abc import Iterable
+
 import msgspec
 
 from control_plane.commands import WORKFLOWS_CHANNEL
@@ -8,7 +10,7 @@ from control_plane.engine.expansion import RowSeed, expand
 from control_plane.engine.profiles import ProfileVersion, find_profile, mark_used, require_sound
 from control_plane.engine.records import WorkflowRow
 from control_plane.engine.registry import StepRegistry
-from control_plane.engine.states import ACTIVE, StepState, WorkflowState
+from control_plane.engine.states import ACTIVE, WorkflowState
 from control_plane.engine.timing import Timing, shard_of
 from control_plane.engine.work import Work
 from control_plane.nodes import find_node
@@ -16,18 +18,24 @@ from control_plane.store import Transaction, json_text, params_of
 from protocol.errors import RequestCode, RequestError
 from protocol.ids import new_id
 
-__all__ = ["Start", "start"]
+__all__ = ["Start", "insert_steps", "start"]
 
 _ACTIVE = ", ".join(f"'{state.value}'" for state in sorted(ACTIVE))
-_COLUMNS = (*WorkflowRow.__struct_fields__, "document")
+_COLUMNS = WorkflowRow.__struct_fields__
 _INSERT = (
     f"INSERT INTO workflows ({', '.join(_COLUMNS)}) VALUES ({', '.join(':' + name for name in _COLUMNS)}) "
     "ON CONFLICT DO NOTHING"
 )
-_INSERT_STEP = """
-INSERT INTO workflow_steps (workflow_id, seq, id, phase, action, runs_on, spec, owner_seq, state, attempt,
-    first_attempt)
-VALUES (:workflow_id, :seq, :id, :phase, :action, :runs_on, :spec, :owner_seq, :state, 1, 1)
+_INSERT_DOCUMENT = "INSERT INTO workflow_documents (workflow_id, document) VALUES (:id, :document)"
+_INSERT_STEPS = """
+INSERT INTO workflow_steps (workflow_id, seq, phase, owner_seq, state, attempt, first_attempt)
+SELECT new.workflow_id, new.seq, new.phase, new.owner_seq, 'pending', 1, 1
+FROM ROWS(:rows AS new (workflow_id TEXT, seq BIGINT, phase TEXT, owner_seq BIGINT))
+"""
+_INSERT_PLANS = """
+INSERT INTO step_plans (workflow_id, seq, id, action, runs_on, spec)
+SELECT new.workflow_id, new.seq, new.id, new.action, new.runs_on, new.spec
+FROM ROWS(:rows AS new (workflow_id TEXT, seq BIGINT, id TEXT, action TEXT, runs_on TEXT, spec TEXT))
 """
 
 
@@ -60,12 +68,13 @@ def start(tx: Transaction, registry: StepRegistry, timing: Timing, wanted: Start
     seeds = require_sound(expand(version.document, registry, timing, has_node=node_id is not None)).seeds
     _refuse_second(tx, wanted, node_id)
     workflow = _new_workflow(tx, version, wanted, node_id)
-    if not tx.run(_INSERT, {**params_of(workflow), "document": json_text(version.document)}):
+    if not tx.run(_INSERT, params_of(workflow)):
         # Nothing locks an instance: another transaction was faster.
         raise RequestError(
             RequestCode.CONFLICT, "another workflow was started for the same subject at the same moment"
         )
-    tx.run_many(_INSERT_STEP, [_step_params(workflow.id, seed) for seed in seeds])
+    tx.run(_INSERT_DOCUMENT, {"id": workflow.id, "document": json_text(version.document)})
+    insert_steps(tx, ((workflow.id, seed) for seed in seeds))
     mark_used(tx, version)
     work = Work(tx)
     outbox.workflow_event(work, workflow, "created")
@@ -98,18 +107,14 @@ def _new_workflow(tx: Transaction, version: ProfileVersion, wanted: Start, node_
     )
 
 
-def _step_params(workflow_id: str, seed: RowSeed) -> dict[str, object]:
-    return {
-        "workflow_id": workflow_id,
-        "seq": seed.seq,
-        "id": seed.id,
-        "phase": seed.phase.value,
-        "action": seed.action,
-        "runs_on": seed.runs_on.value,
-        "spec": json_text(seed.spec),
-        "owner_seq": seed.owner_seq,
-        "state": StepState.PENDING.value,
-    }
+def insert_steps(tx: Transaction, seeds: Iterable[tuple[str, RowSeed]]) -> None:
+    """The rows of workflows' steps, all pending, each with its workflow's id."""
+    steps, plans = [], []
+    for workflow_id, seed in seeds:
+        steps.append((workflow_id, seed.seq, seed.phase.value, seed.owner_seq))
+        plans.append((workflow_id, seed.seq, seed.id, seed.action, seed.runs_on.value, json_text(seed.spec)))
+    tx.run(_INSERT_STEPS, {"rows": steps})
+    tx.run(_INSERT_PLANS, {"rows": plans})
 
 
 def _refuse_second(tx: Transaction, wanted: Start, node_id: str | None) -> None:

@@ -48,7 +48,6 @@ __all__ = [
     "Settlement",
     "Then",
     "advance",
-    "late_words",
     "running_still",
     "settle",
     "transit",
@@ -167,7 +166,8 @@ def _transition(work: Work, timing: Timing, workflow: WorkflowRow | None, asked:
             return Next(Then.OVER)
         _settle(work, timing, workflow, running, asked.settlement)
         return Next(Then.AGAIN)
-    return _one_transition(work, timing, workflow, asked.executing, asked.hinted)._replace(now=work.now())
+    made = _one_transition(work, timing, workflow, asked.executing, asked.hinted)
+    return Next(made.then, made.wake_at, made.workflow, made.step, work.now())
 
 
 def _one_transition(
@@ -365,11 +365,11 @@ def _drain(work: Work, timing: Timing, workflow: WorkflowRow, step: StepRow) -> 
 
 def _time_out(work: Work, workflow: WorkflowRow, step: StepRow) -> Next:
     cancel_commands(work.direct(), workflow, "the step's time is over")
-    fail_attempt(work, workflow, step, StepError(code="STEP_TIMEOUT", message=late_words(step)))
+    fail_attempt(work, workflow, step, StepError(code="STEP_TIMEOUT", message=_late_words(step)))
     return Next(Then.AGAIN)
 
 
-def late_words(step: StepRow) -> str:
+def _late_words(step: StepRow) -> str:
     """What is said of a step whose time is over."""
     return f"it was not done within {step.spec.timeout_ms / 1_000:g} s"
 

@@ -14,6 +14,7 @@ from control_plane.engine.outcomes import end, next_attempt
 from control_plane.engine.records import StepRow, WorkflowError, WorkflowRow
 from control_plane.engine.rows import (
     STEP_COLUMNS,
+    STEPS,
     change_pending,
     load_step,
     lock_workflow,
@@ -146,7 +147,7 @@ def resume(tx: Transaction, workflow_id: str) -> WorkflowRow:
 def steps_of(tx: Transaction, workflow_id: str) -> list[StepRow]:
     """Every row, in the order in which the phases run."""
     return tx.all(
-        f"SELECT {STEP_COLUMNS} FROM workflow_steps WHERE workflow_id = :id ORDER BY seq",
+        f"SELECT {STEP_COLUMNS} FROM {STEPS} WHERE workflow_id = :id ORDER BY seq",
         {"id": workflow_id},
         into=StepRow,
     )

@@ -5,6 +5,7 @@ for one workflow alone; `Work` only sees to it that reading and writing is share
 """
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 import msgspec
 
@@ -19,6 +20,7 @@ from control_plane.engine.rows import (
     store_steps,
     store_workflows,
 )
+from control_plane.engine.tally import TALLY
 from control_plane.events import NewEvent, publish_all
 from control_plane.records import CommandRow
 from control_plane.store import Transaction
@@ -42,6 +44,7 @@ class Work:
         self._changed_workflows: dict[str, WorkflowRow] = {}
         self._changed_steps: dict[tuple[str, int], StepRow] = {}
         self._events: list[NewEvent] = []
+        self._now: int | None = None
 
     def hold(self, asked: Iterable[tuple[str, Grip]], *, patient: bool = True) -> Mapping[str, WorkflowRow]:
         """The workflows that this worker still holds, locked; with what a look at them needs read ahead.
@@ -66,7 +69,9 @@ class Work:
                 self._commands[row.tenant_id, row.id] = row
 
     def now(self) -> int:
-        return self.tx.now()
+        if self._now is None:
+            self._now = self.tx.now()
+        return self._now
 
     def step(self, workflow_id: str, seq: int) -> StepRow:
         """A step as it is now, with what was changed here."""
@@ -85,7 +90,7 @@ class Work:
 
     def save_workflow(self, workflow: WorkflowRow) -> WorkflowRow:
         """Notes what is to be stored of a workflow, and when that was."""
-        saved = msgspec.structs.replace(workflow, updated_at=self.tx.now())
+        saved = msgspec.structs.replace(workflow, updated_at=self.now())
         self._changed_workflows[saved.id] = saved
         return saved
 
@@ -94,7 +99,7 @@ class Work:
         self._changed_steps[step.workflow_id, step.seq] = step
         return step
 
-    def publish(self, tenant_id: str, subject: str, kind: str, data: dict[str, object]) -> None:
+    def publish(self, tenant_id: str, subject: str, kind: str, data: dict[str, object] | msgspec.Struct) -> None:
         """Notes an event; they are stored in this order."""
         self._events.append(NewEvent(tenant_id, subject, kind, data))
 
@@ -115,3 +120,4 @@ class Work:
         events, self._events = self._events, []
         if events:
             publish_all(self.tx, events)
+            self.tx.after_commit(partial(TALLY.count, [event.type for event in events]))

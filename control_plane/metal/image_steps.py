@@ -77,10 +77,11 @@ def daemon_ticket_wanted(tx: Transaction, node_id: str) -> bool:
     """Whether a step that is under way wants a daemon's ticket on the configuration drive: only then is one made."""
     row = tx.one(
         """
-        SELECT steps.spec FROM workflows JOIN workflow_steps AS steps
-            ON steps.workflow_id = workflows.id AND steps.seq = workflows.step_seq
+        SELECT plans.spec FROM workflows
+            JOIN workflow_steps AS steps ON steps.workflow_id = workflows.id AND steps.seq = workflows.step_seq
+            JOIN step_plans AS plans ON plans.workflow_id = workflows.id AND plans.seq = workflows.step_seq
         WHERE workflows.node_id = :node AND workflows.state IN ('pending', 'running', 'paused')
-            AND steps.action IN ('metal.configDrive', 'deploy.writeConfigDrive')
+            AND plans.action IN ('metal.configDrive', 'deploy.writeConfigDrive')
             AND steps.state IN ('running', 'waiting')
         """,
         {"node": node_id},

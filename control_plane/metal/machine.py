@@ -80,8 +80,9 @@ def see(tx: Transaction, context: StepContext) -> Seen:
     row = tx.one(
         """
         SELECT nodes.name, nodes.drivers, nodes.bmc_driver, nodes.bmc_address, nodes.credential_ref, nodes.tls,
-            workflows.document
+            workflow_documents.document
         FROM nodes JOIN workflows ON workflows.node_id = nodes.id
+            JOIN workflow_documents ON workflow_documents.workflow_id = workflows.id
         WHERE workflows.id = :workflow AND nodes.tenant_id = :tenant
         """,
         {"workflow": context.workflow_id, "tenant": context.tenant_id},

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from control_plane.store.caches import StatementCache, list_params
+from control_plane.store.caches import StatementCache, in_chunks, list_params
 from control_plane.store.errors import StoreError, StoreMisuse, StoreReadOnly
 from control_plane.store.jobs import Job
 from control_plane.store.listeners import check_hint
@@ -73,6 +73,13 @@ class SqliteTransaction:
         return [decode(row) for row in rows]
 
     def run(self, sql: str, params: Params = NO_PARAMS) -> int:
+        try:
+            texts = self._caches.chunk_texts(sql)
+            if texts is not None:
+                chunks = list(in_chunks(texts, params, self._caches.statement(sql).tables[0]))
+                return sum(self._run_text(text, values, sql).rowcount for text, values in chunks)
+        except StoreMisuse as error:
+            raise self._fail(error)  # noqa: B904 - it is the same error
         changed: int = self._execute(sql, params).rowcount
         return max(changed, 0)
 
@@ -104,7 +111,13 @@ class SqliteTransaction:
             statement = self._caches.statement(sql)
             if statement.lists or statement.tables:
                 params = list_params(params, statement, json_text)
-            return self._cursor.execute(statement.text, params)
+        except StoreMisuse as error:
+            raise self._fail(error)  # noqa: B904 - it is the same error
+        return self._run_text(statement.text, params, sql)
+
+    def _run_text(self, text: str, params: Params | list[Any], sql: str) -> Any:
+        try:
+            return self._cursor.execute(text, params)
         except (sqlite3.Error, sqlite3.Warning) as error:
             raise self._fail(self._store_error(error, sql)) from error
         except (OverflowError, UnicodeEncodeError) as error:

@@ -40,6 +40,8 @@ class Statement(NamedTuple):
     text: str
     lists: tuple[str, ...]
     tables: tuple[Table, ...] = ()
+    around: tuple[str, str] | None = None
+    """On SQLite, of a change by the rows of one `ROWS` and nothing else: what stands before and behind `VALUES`."""
 
 
 _WORDS: dict[str, dict[Dialect, str]] = {
@@ -59,6 +61,14 @@ _TOKEN = re.compile(
         (?:\s+OF\s+\w+(?:\s*,\s*\w+)*)? (?:\s+(?:SKIP\s+LOCKED|NOWAIT)\b)? )
     | \{\{(?P<word> \w+ )\}\}
     | (?P<end> ; )
+    """,
+    re.VERBOSE | re.IGNORECASE | re.DOTALL,
+)
+_CHANGE_BY_ROWS = re.compile(
+    r"""
+    (?P<before> \s*(?:UPDATE|INSERT)\b.*? \s+FROM\s+ )
+    ROWS\s*\(\s*:\w+\s+AS\s+(?P<alias>\w+)\s*\([\w\s,]+\)\s*\)
+    (?P<behind> (?:\s+WHERE\b.*?)? ) (?: \s+ORDER\s+BY\s+\w+ )? \s*
     """,
     re.VERBOSE | re.IGNORECASE | re.DOTALL,
 )
@@ -93,7 +103,19 @@ def translate(sql: str, dialect: Dialect) -> Statement:
             pieces.append(_translated(token, dialect, lists))
         at = token.end()
     pieces.append(_plain(sql[at:], dialect))
-    return Statement("".join(pieces), tuple(lists), tuple(tables))
+    around = _around(sql, tables[0]) if dialect == "sqlite" and len(tables) == 1 else None
+    return Statement("".join(pieces), tuple(lists), tuple(tables), around)
+
+
+def _around(sql: str, table: Table) -> tuple[str, str] | None:
+    """None where there is more in the change than its rows. SQLite takes the rows of `VALUES` in their order."""
+    change = _CHANGE_BY_ROWS.fullmatch(sql)
+    if change is None or any(
+        token["opaque"] is None for token in _TOKEN.finditer(change["before"] + change["behind"])
+    ):
+        return None
+    picked = ", ".join(f"column{place} AS {name}" for place, name in enumerate(table.columns, 1))
+    return f"{change['before']}(SELECT {picked} FROM (VALUES ", f")) AS {change['alias']}{change['behind']}"
 
 
 def _plain(text: str, dialect: Dialect) -> str:

@@ -39,7 +39,7 @@ async def test_only_workflows_that_ended_long_ago_are_removed_with_their_steps_a
     await prune_all(ledger.store, KEPT)
     left = await ledger.store.read(_left)
     assert left["workflows"] == {made["pending"], made["running"], made["paused"], young}
-    assert left["steps"] == left["workflows"]
+    assert left["documents"] == left["steps"] == left["plans"] == left["workflows"]
     assert left["commands"] == left["workflows"]
 
 
@@ -170,6 +170,8 @@ def _left(tx: Transaction) -> dict[str, set[str]]:
     return {
         "workflows": {row[0] for row in tx.all("SELECT id FROM workflows")},
         "steps": {row[0] for row in tx.all("SELECT workflow_id FROM workflow_steps")},
+        "documents": {row[0] for row in tx.all("SELECT workflow_id FROM workflow_documents")},
+        "plans": {row[0] for row in tx.all("SELECT workflow_id FROM step_plans")},
         "commands": {row[0] for row in tx.all("SELECT workflow_id FROM commands")},
     }
 

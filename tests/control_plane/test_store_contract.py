@@ -186,10 +186,40 @@ class TestStatements:
         assert await nodes.write(change) == 2
         assert await nodes.read(lambda tx: tx.all("SELECT id, size FROM nodes ORDER BY id")) == [("n1", 7), ("n2", 8)]
 
-    async def test_a_row_with_a_value_too_few_is_refused(self, nodes: Store) -> None:
-        sql = "SELECT r.id FROM ROWS(:rows AS r (id TEXT, size BIGINT))"
+    @pytest.mark.parametrize("count", [0, 1, 9, 63, 64, 65, 200])
+    async def test_however_many_rows_there_are_each_goes_in_once_and_in_order(self, nodes: Store, count: int) -> None:
+        rows = [[place, f"n{place * 7919 % 1000}"] for place in range(count)]
+        sql = (
+            "INSERT INTO nodes (id, state, size, powered, labels) SELECT r.id, 'idle', r.place, :powered, '{}' "
+            "FROM ROWS(:rows AS r (place BIGINT, id TEXT)) ORDER BY r.place"
+        )
+        plain = sql.replace(":powered", "true")
+        assert await nodes.write(lambda tx: tx.run(plain, {"rows": rows})) == count
+        found = await nodes.read(lambda tx: tx.all("SELECT size, id FROM nodes ORDER BY size"))
+        assert [list(row) for row in found] == rows
+        again = [[place, f"m{identifier}"] for place, identifier in rows]
+        assert await nodes.write(lambda tx: tx.run(sql, {"rows": again, "powered": True})) == count
+
+    async def test_rows_of_which_one_is_refused_leave_nothing(self, nodes: Store) -> None:
+        sql = (
+            "INSERT INTO nodes (id, state, size, powered, labels) SELECT r.id, 'idle', 1, true, '{}' "
+            "FROM ROWS(:rows AS r (id TEXT))"
+        )
+        with pytest.raises(ConstraintViolated):
+            await nodes.write(lambda tx: tx.run(sql, {"rows": [[f"n{n}"] for n in range(70)] + [["n3"]]}))
+        assert await nodes.read(ids) == []
+
+    @pytest.mark.parametrize(
+        "sql",
+        [
+            "SELECT r.id FROM ROWS(:rows AS r (id TEXT, size BIGINT))",
+            "UPDATE nodes SET size = r.size FROM ROWS(:rows AS r (id TEXT, size BIGINT)) WHERE nodes.id = r.id",
+        ],
+        ids=["a question", "a change"],
+    )
+    async def test_a_row_with_a_value_too_few_is_refused(self, nodes: Store, sql: str) -> None:
         with pytest.raises(StoreMisuse, match="a value for each of id, size"):
-            await nodes.read(lambda tx: tx.all(sql, {"rows": [["n1", 1], ["n2"]]}))
+            await nodes.write(lambda tx: tx.run(sql, {"rows": [["n1", 1], ["n2"]]}))
 
     async def test_signs_of_either_database_are_plain_text_inside_quotes(self, nodes: Store) -> None:
         await nodes.write(add, "50% :x")

@@ -76,9 +76,13 @@ def put_workflow(
         updated_at=now,
     )
     row = msgspec.structs.replace(row, **changes)
-    _insert(tx, "workflows", {**params_of(row), "document": "{}"})
+    _insert(tx, "workflows", params_of(row))
+    _insert(tx, "workflow_documents", {"workflow_id": workflow_id, "document": "{}"})
     for each in [step()] if steps is None else steps:
-        _insert(tx, "workflow_steps", params_of(msgspec.structs.replace(each, workflow_id=workflow_id)))
+        columns = params_of(msgspec.structs.replace(each, workflow_id=workflow_id))
+        plan = {name: columns.pop(name) for name in ("id", "action", "runs_on", "spec")}
+        _insert(tx, "workflow_steps", columns)
+        _insert(tx, "step_plans", {"workflow_id": workflow_id, "seq": each.seq, **plan})
     return workflow_id
 
 

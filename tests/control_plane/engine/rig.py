@@ -319,7 +319,7 @@ class Rig:
         assert look.workflow is not None
         assert look.step is not None
         runner = CodeRunner(self.store, self.registry, self.timing)
-        return await runner.run(look.workflow, look.step, self.grip(look.workflow.shard), look.now)
+        return await runner.run(look.workflow, look.step, self.grip(look.workflow.shard))
 
     async def settle(self, look: Next, settlement: Settlement) -> bool:
         assert look.workflow is not None

@@ -90,6 +90,7 @@ async def test_a_batch_that_breaks_a_rule_of_the_database_is_made_one_by_one(rig
     assert await rig.event_names(looks[1].workflow_id) == ["created"]
 
 
+@pytest.mark.case("B50")
 async def test_a_row_that_somebody_holds_keeps_nobody_else_waiting(postgres_url: str) -> None:
     """An operator's verb that takes long, or a console of the database that was left open."""
     store = open_store(postgres_url)
@@ -154,14 +155,14 @@ async def test_a_long_queue_is_made_in_batches_of_a_bounded_size(sqlite_rig: Rig
 
 def _spoil(tx: Transaction, workflow_id: str) -> str:
     """Makes a step unreadable. What was there."""
-    found = tx.one("SELECT spec FROM workflow_steps WHERE workflow_id = :id", {"id": workflow_id})
+    found = tx.one("SELECT spec FROM step_plans WHERE workflow_id = :id", {"id": workflow_id})
     assert found is not None
     _mend(tx, workflow_id, "no JSON")
     return str(found[0])
 
 
 def _mend(tx: Transaction, workflow_id: str, spec: str) -> None:
-    tx.run("UPDATE workflow_steps SET spec = :spec WHERE workflow_id = :id", {"id": workflow_id, "spec": spec})
+    tx.run("UPDATE step_plans SET spec = :spec WHERE workflow_id = :id", {"id": workflow_id, "spec": spec})
 
 
 def _forbid_to_run(tx: Transaction, workflow_id: str) -> None:
@@ -171,8 +172,8 @@ def _forbid_to_run(tx: Transaction, workflow_id: str) -> None:
         f"WHERE state = 'running' AND id IN ('{workflow_id}', 'wf_running')"
     )
     tx.run(
-        "INSERT INTO workflows (id, tenant_id, profile_id, profile_version, document, shard, state, created_at, "
-        "updated_at) SELECT 'wf_running', tenant_id, profile_id, profile_version, document, shard, 'running', "
+        "INSERT INTO workflows (id, tenant_id, profile_id, profile_version, shard, state, created_at, "
+        "updated_at) SELECT 'wf_running', tenant_id, profile_id, profile_version, shard, 'running', "
         "created_at, updated_at FROM workflows WHERE id = :id",
         {"id": workflow_id},
     )

@@ -139,7 +139,7 @@ async def test_the_document_is_kept_as_it_was(rig: Rig) -> None:
     workflow = await begin(rig, node_id=rig.node_id)
     await stored(rig, work("other"), work("more"), hostConfig={"hostname": "new"})
     row = await rig.store.read(
-        lambda tx: tx.one("SELECT document FROM workflows WHERE id = :id", {"id": workflow.id})
+        lambda tx: tx.one("SELECT document FROM workflow_documents WHERE workflow_id = :id", {"id": workflow.id})
     )
     assert row is not None
     assert msgspec.json.decode(row[0])["steps"] == [work("first")]
