@@ -11,6 +11,9 @@ _SECONDS = 120.0
 _OURS = ("rackwright-daemon", "rackwright-agent")
 _ENABLED = ("enabled", "enabled-runtime", "alias", "static", "indirect", "generated")
 """Words of `systemctl is-enabled` for a unit that starts, or that something else starts (systemctl(1))."""
+_AGAIN = "auto-restart"
+"""How systemd calls the time between a service's failure and its next start, which counts as activating; newer ones
+know an `auto-restart-queued` too."""
 
 
 class ServiceState(NamedTuple):
@@ -38,19 +41,30 @@ async def set_service(host: Host, name: str, wanted: ServiceState) -> bool:
                 ErrorCode.NOT_APPLIED, f"{unit} is {'not ' if wanted.enabled else ''}enabled after all"
             )
         changed = True
-    if wanted.running is not None and await is_active(host, unit) != wanted.running:
+    if wanted.running is not None and await _runs(host, unit) is not wanted.running:
         await _act(host, "start" if wanted.running else "stop", unit)
-        if await is_active(host, unit) != wanted.running:
-            raise OperationError(
-                ErrorCode.NOT_APPLIED, f"{unit} {'does not run' if wanted.running else 'still runs'} after all"
-            )
+        if (runs := await _runs(host, unit)) is not wanted.running:
+            what = "does not run" if wanted.running else "still runs"
+            why = f": systemd goes on starting it ({_AGAIN})" if runs is None and wanted.running else ""
+            raise OperationError(ErrorCode.NOT_APPLIED, f"{unit} {what} after all{why}")
         changed = True
     return changed
 
 
 async def is_active(host: Host, unit: str) -> bool:
-    ran = await host.run("systemctl", "is-active", unit, timeout=_SECONDS)
-    return ran.out.strip() in ("active", "reloading", "activating")
+    return await _runs(host, unit) is True
+
+
+async def _runs(host: Host, unit: str) -> bool | None:
+    """None for what neither runs nor has stopped: it is about to stop, or failed and is to be started again."""
+    names = ("--property=ActiveState", "--property=SubState")
+    ran = await host.run("systemctl", "show", *names, unit, timeout=_SECONDS)
+    facts = dict(line.split("=", 1) for line in ran.out.splitlines() if "=" in line)
+    state, detail = facts.get("ActiveState", ""), facts.get("SubState", "")
+    if state in ("inactive", "failed"):
+        return False
+    starts = state == "activating" and not detail.startswith(_AGAIN)
+    return True if starts or state in ("active", "reloading", "refreshing") else None
 
 
 async def _is_enabled(host: Host, unit: str) -> bool:

@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import os
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +36,8 @@ _MOST_BEGINNINGS = 4
 """How often an origin may make us begin anew."""
 _CONNECT_SECONDS = 20.0
 _SILENCE_SECONDS = 60.0
+_PACE_BYTES, _PACE_SECONDS = 1 << 20, 60.0
+"""An origin that gives less in that time is asked anew, and given up after some times."""
 _FATAL = frozenset({400, 401, 403, 404, 405, 407, 410, 451})
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)$")
 
@@ -59,6 +62,10 @@ class _Again(Exception):
 
 class _Broken(Exception):
     """The attempt came to nothing, and another one may not."""
+
+
+class _Trickles(_Broken):
+    """It gives something, and would take days: that counts as nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,16 +203,22 @@ class Download:
     async def _fetch_whole(self) -> None:
         hasher = await self._inherit()
         idle = beginnings = 0
+        wrong = ""
         while True:
             before = self._have
             try:
                 if self._have != self.size:
                     await self._attempt(hasher)
-                if hasher.hexdigest() == self.digest.partition("-")[2]:
+                checksum = hasher.hexdigest()
+                if checksum == self.digest.partition("-")[2]:
                     break
-                if not self._pieced:
-                    raise await self._other_image(hasher.hexdigest())
-                raise _Again("the parts do not fit together")
+                if self._pieced:
+                    raise _Again("the parts do not fit together")
+                # One answer may be cut short or damaged on its way; the same bytes twice are the origin's own.
+                if checksum == wrong:
+                    raise await self._other_image(checksum)
+                wrong = checksum
+                raise _Again(f"it has the checksum {checksum}")
             except _Again as reason:
                 beginnings += 1
                 if beginnings > _MOST_BEGINNINGS:
@@ -218,7 +231,7 @@ class Download:
                 refused = self._origin.access.refusal(error, "the image of this address")
                 if refused is not None:
                     raise refused from None
-                idle = 0 if self._have > before else idle + 1
+                idle = 0 if self._have > before and not isinstance(error, _Trickles) else idle + 1
                 if idle > len(_PAUSES):
                     raise OperationError(
                         ErrorCode.UNREACHABLE, f"the image's origin does not give it: {_said(error)}"
@@ -281,12 +294,14 @@ class Download:
             size = self._told_size(answer)
             await self._room.claim(self.digest, size)
             await self._note(answer, size)
+            pace = _Pace(self._have)
             async for piece in answer.content.iter_chunked(_PIECE):
                 if self._have + len(piece) > size:
                     raise _Broken("it sends more than it has said")
                 await asyncio.to_thread(self._store, piece, hasher)
                 self._have += len(piece)
                 self._tell()
+                pace.check(self._have)
             if self._have < size:
                 raise _Broken(f"it has sent {self._have} of {size} bytes")
 
@@ -335,6 +350,22 @@ class Download:
     def _forget(self) -> None:
         for file in (self._part, self._about):
             file.unlink(missing_ok=True)
+
+
+class _Pace:
+    """Whether it comes fast enough to be waited for."""
+
+    def __init__(self, have: int) -> None:
+        self._until = time.monotonic() + _PACE_SECONDS
+        self._before = have
+
+    def check(self, have: int) -> None:
+        """Raises _Trickles."""
+        if time.monotonic() < self._until:
+            return
+        if have - self._before < _PACE_BYTES:
+            raise _Trickles(f"it has sent {have - self._before} bytes in {_PACE_SECONDS:.0f} s")
+        self._until, self._before = time.monotonic() + _PACE_SECONDS, have
 
 
 def _check_status(answer: aiohttp.ClientResponse) -> None:

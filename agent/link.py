@@ -46,6 +46,11 @@ class LinkStatus(msgspec.Struct, rename="camel"):
     revoked: bool = False
     attempts: int = 0
 
+    @property
+    def words(self) -> str:
+        """In one line, for whoever looks at the process."""
+        return "connected" if self.connected else f"not connected: {self.last_error or 'connecting'}"
+
 
 class _NoSession(Exception):
     """An attempt to connect failed. `slow`: only a person can mend it. `after`: seconds the server asked for."""
@@ -180,7 +185,8 @@ class Link:
             log("connection_failed", control_plane=str(self._endpoint), reason=str(failure), attempt=self._failures)
             if slow:
                 return self._backoff.slow(self._chance)
-            return max(after or 0.0, self._backoff.delay(self._failures, self._chance))
+            # All who were told the same time are not to come at the same time.
+            return (after or 0.0) + self._backoff.delay(self._failures, self._chance)
         except Exception as error:
             # The link is the agent's only way to be heard: a fault in it is told and tried again, never fatal.
             _log.exception("link_failed_unexpectedly")

@@ -4,6 +4,7 @@ import asyncio
 import re
 import secrets
 from collections.abc import Callable
+from weakref import WeakValueDictionary
 
 import msgspec
 import structlog
@@ -41,7 +42,8 @@ class MachineMedia:
         self._fill = fill
         self._instance = secrets.token_hex(4)
         self._held: dict[str, NodeTicket] = {}
-        self._asking = asyncio.Lock()
+        self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By who asks for a script: one that asks twice is not given two tickets, and none waits for another."""
 
     # What is offered
 
@@ -98,22 +100,22 @@ class MachineMedia:
         One that is not to start, is not known, or that nobody can be asked about, goes on to its next boot device.
         """
         marks = _asker_marks(asker)
-        async with self._asking:
+        if marks is None:
+            return "", local_boot_script()
+        known_as = marks.uuid or min(marks.macs, default="")
+        async with self._asking.setdefault(known_as, asyncio.Lock()):
             try:
-                found = None if marks is None else await self._find(marks)
+                found = await self._find(marks, known_as)
+                image = None if found is None else await self._image_of(found[0])
             except OperationError as error:
                 _log.warning("ipxe_not_answered", reason=error.message)
-                found = None
-        if found is None:
+                found = image = None
+        if found is None or image is None:
             return "", local_boot_script()
         path, ticket = found
-        image = await self._image_of(path)
-        if image is None:
-            return "", local_boot_script()
         return path.node_id, ipxe_script(path, ticket, image.command_line)
 
-    async def _find(self, marks: Marks) -> tuple[MachinePath, BootTicket] | None:
-        asker = marks.uuid or min(marks.macs, default="")
+    async def _find(self, marks: Marks, asker: str) -> tuple[MachinePath, BootTicket] | None:
         armed = self._paths.all_of("pxe")
         known = next((path for path in armed if path.asker == asker), None)
         if known is not None:

@@ -82,8 +82,9 @@ class _Replacing:
     async def run(self, timeout: float, progress: ProgressListener) -> Answer:
         """Returns only where there is nothing to do: otherwise the next process says how it ended.
 
-        Raises OperationError: UNSUPPORTED (no systemd, no dpkg), INVALID_ARGUMENT (no such package, or another one),
-        UNREACHABLE, TIMEOUT, NOT_APPLIED (dpkg's own words). This version goes on then.
+        Raises OperationError: UNSUPPORTED (no systemd, no dpkg), BUSY (one that was begun before still goes on),
+        INVALID_ARGUMENT (no such package, or another one), UNREACHABLE, TIMEOUT, NOT_APPLIED (dpkg's own words). This
+        version goes on then.
         """
         upgrade, asked = self._upgrade, self._asked
         if asked.version is not None and is_version(asked.version, upgrade.version):
@@ -92,6 +93,12 @@ class _Replacing:
             raise OperationError(ErrorCode.UNSUPPORTED, "this host is not run by systemd, and the upgrade needs it")
         for program in ("dpkg", "dpkg-deb", "systemd-run"):
             self._host.need(program, "an upgrade of the agent")
+        if await self._is_installing():
+            raise OperationError(
+                ErrorCode.BUSY,
+                "an earlier upgrade is still being installed, from files that must stay until it has ended; nothing "
+                "was begun: ask again then",
+            )
         await asyncio.to_thread(self._clear)
         deadline = time.monotonic() + timeout
         files = [
@@ -209,7 +216,7 @@ def _same(version: str) -> Answer:
 
 def _download(url: str, target: Path, deadline: float) -> str:
     """The SHA-256 of what was fetched. Blocking."""
-    source = ImageSource(url, deadline=deadline)
+    source = ImageSource(url, deadline=deadline, has_checksum=True)
     digest = hashlib.sha256()
     try:
         with target.open("wb") as file, memoryview(bytearray(_PIECE)) as piece:

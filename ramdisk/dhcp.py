@@ -50,9 +50,13 @@ class DhcpClient:
             self._task = None
 
     def report(self) -> dict[str, str]:
-        """What the script wrote last; nothing before the first event."""
+        """What the script wrote last; nothing before the first event. `heard` tells one writing from the next, which
+        may say the same: each renewal counts, since an address lasts no longer than its lease."""
+        file = self._folder / f"{self._interface}.lease"
         try:
-            return parse_report((self._folder / f"{self._interface}.lease").read_text(errors="replace"))
+            written = file.stat()
+            heard = f"{written.st_mtime_ns}-{written.st_ino}"
+            return {**parse_report(file.read_text(errors="replace")), "heard": heard}
         except OSError:
             return {}
 

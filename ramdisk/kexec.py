@@ -23,7 +23,7 @@ from agent.files import make_private_folder
 from agent.handlers import CURRENT_COMMAND, Answer
 from agent.own_machine import OwnMachine
 from agent.reboot import Kernel
-from drivers.driver import ProgressListener
+from drivers.driver import Call, ProgressListener
 from drivers.linux.host import Host
 from protocol.commands import Ending
 from protocol.errors import ErrorCode, Issue, OperationError
@@ -76,6 +76,7 @@ class _Jump:
         NOT_APPLIED (the kernel was not taken). The machine goes on as before then."""
         # What reads boot loaders is loaded now, and not before the machine's agent has connected.
         from drivers.linux.config_drive import written_disk
+        from drivers.linux.devices import settled
         from ramdisk.boot_choice import NoChoice
         from ramdisk.disk_boot import is_uefi, loader_default
         from ramdisk.installed_disk import mounted_volumes
@@ -83,6 +84,7 @@ class _Jump:
 
         host, asked = self._host, self._asked
         support = kexec_support(host)
+        await settled(host, Call("boot.kexec", asyncio.get_running_loop().time() + timeout, progress))
         disk = await asyncio.to_thread(written_disk, host, asked.root_device, "boot.kexec")
         progress(f"looking for the kernel on {disk.known_as()}", None)
         folder = self._machine.state / "kexec"

@@ -12,6 +12,7 @@ from msgspec import Meta
 from control_plane.engine.context import DriverError, StepContext, StepFailed
 from control_plane.machine_joining import last_refusal
 from control_plane.metal.machine import Machine
+from control_plane.store import Transaction
 
 __all__ = ["RAMDISK_IMAGE", "BootRamdisk", "boot_ramdisk", "eject_ramdisk"]
 
@@ -54,15 +55,15 @@ async def boot_ramdisk(context: StepContext, arguments: BootRamdisk) -> dict[str
 
 
 async def eject_ramdisk(context: StepContext, arguments: BootRamdisk) -> dict[str, object]:
-    """Takes the ramdisk's boot medium away; a machine that still runs the ramdisk is switched off before.
+    """Takes the ramdisk's boot medium away; a machine that still runs the ramdisk is switched off before, also where
+    its agent has died or lost its network.
 
     The order is off, then eject (case B12, LP2160374): some BMCs refuse to take away, or break off, what is in use.
     """
     machine = await Machine.of(context)
-    agent, notes = machine.seen.agent, list[str]()
-    switched_off = "off" in machine.seen.sent
-    if switched_off or (agent is not None and agent.role == "ramdisk" and not arguments.keep_running):
-        switched_off = True
+    notes = list[str]()
+    switched_off = "off" in machine.seen.sent or (not arguments.keep_running and await _runs_ramdisk(machine))
+    if switched_off:
         await machine.site("power.setPower", {"action": "off"}, key="off")
     if arguments.method == "virtualMedia":
         await machine.site("virtual-media.ejectMedia", {"device": arguments.device}, key="eject")
@@ -74,6 +75,38 @@ async def eject_ramdisk(context: StepContext, arguments: BootRamdisk) -> dict[st
     except DriverError as error:
         notes.append(f"the boot override could not be taken back: {error.message}")
     return {"switchedOff": switched_off, "notes": notes}
+
+
+async def _runs_ramdisk(machine: Machine) -> bool:
+    """Of a machine without a connected agent: whether its ramdisk has come up in this workflow, and nothing has told
+    it to go since."""
+    agent, context = machine.seen.agent, machine.context
+    if agent is not None:
+        return agent.role == "ramdisk"
+    return await context.read(_has_stayed, context.workflow_id, context.node_id or "")
+
+
+def _has_stayed(tx: Transaction, workflow_id: str, node_id: str) -> bool:
+    began = tx.one(
+        """
+        SELECT MIN(sessions.connected_at) FROM sessions JOIN agents ON agents.id = sessions.agent_id
+        WHERE agents.node_id = :node AND sessions.boot_id = (
+            SELECT newest.boot_id FROM sessions AS newest JOIN agents AS its ON its.id = newest.agent_id
+            WHERE its.node_id = :node AND newest.role = 'ramdisk' ORDER BY newest.connected_at DESC LIMIT 1)
+        """,
+        {"node": node_id},
+    )
+    stayed = tx.one(
+        """
+        SELECT 1 FROM workflows WHERE id = :workflow AND started_at <= :began AND NOT EXISTS (
+            SELECT 1 FROM commands WHERE commands.workflow_id = workflows.id AND commands.created_at >= :began AND (
+                commands.kind IN ('boot.kexec', 'node.reboot')
+                OR (commands.kind = 'task.run' AND commands.ending LIKE '%"then":"%')
+                OR (commands.kind = 'driver.invoke' AND commands.payload LIKE '%"setPower"%')))
+        """,
+        {"workflow": workflow_id, "began": None if began is None else began[0]},
+    )
+    return stayed is not None
 
 
 async def _switch_off(machine: Machine, arguments: BootRamdisk, key: str) -> None:

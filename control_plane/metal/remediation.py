@@ -193,7 +193,10 @@ def find_candidates(tx: Transaction) -> list[Candidate]:
         gone = None if connected_at is not None else gone_at
         if shown != "off" and gone is None:
             continue
-        asked = _asked_off_at(tx, tenant_id, node_id) if shown == "off" else None
+        newest = _newest_power_command(tx, tenant_id, node_id) if shown == "off" else None
+        asked = newest.at if newest is not None and newest.off else None
+        # What was noted holds until the machine is switched on again.
+        holds = noted is not None and (newest is None or newest.off or noted > newest.at)
         found.append(
             Candidate(
                 node_id=node_id,
@@ -202,7 +205,7 @@ def find_candidates(tx: Transaction) -> list[Candidate]:
                 power=shown,
                 power_since=seen_at or 0,
                 agent_gone_since=gone,
-                asked_off_at=max((at for at in (asked, noted) if at is not None), default=None),
+                asked_off_at=max((at for at in (asked, noted if holds else None) if at is not None), default=None),
                 newly_asked=asked is not None and (noted is None or asked > noted),
                 last_remedy_at=last_at,
                 remedies=remedies,
@@ -229,13 +232,20 @@ def _survey(tx: Transaction) -> tuple[list[Candidate], dict[str, int], dict[str,
     return find_candidates(tx), dict(opted_in), dict(under_way), tx.now()
 
 
-def _asked_off_at(tx: Transaction, tenant_id: str, node_id: str) -> int | None:
-    """When the newest of our commands that switch the machine off was ended, or asked for where it has not ended."""
+class _PowerCommand(NamedTuple):
+    """`at`: when it ended, or was asked for where it has not ended. `off`: it was to switch the machine off."""
+
+    at: int
+    off: bool
+
+
+def _newest_power_command(tx: Transaction, tenant_id: str, node_id: str) -> _PowerCommand | None:
+    """Of ours. An NMI changes no power."""
     row = tx.one(
         """
-        SELECT COALESCE(finished_at, created_at) FROM commands
+        SELECT COALESCE(finished_at, created_at), payload LIKE :off OR payload LIKE :soft FROM commands
         WHERE tenant_id = :tenant AND node_id = :node AND kind = 'driver.invoke' AND state <> 'rejected'
-            AND payload LIKE '%"setPower"%' AND (payload LIKE :off OR payload LIKE :soft)
+            AND payload LIKE '%"setPower"%' AND payload NOT LIKE :nmi
         ORDER BY id DESC LIMIT 1
         """,
         {
@@ -243,6 +253,7 @@ def _asked_off_at(tx: Transaction, tenant_id: str, node_id: str) -> int | None:
             "node": node_id,
             "off": f"%{json_text({'action': 'off'})[1:-1]}%",
             "soft": f"%{json_text({'action': 'softOff'})[1:-1]}%",
+            "nmi": f"%{json_text({'action': 'nmi'})[1:-1]}%",
         },
     )
-    return None if row is None else int(row[0])
+    return None if row is None else _PowerCommand(int(row[0]), bool(row[1]))

@@ -63,8 +63,9 @@ async def bring_up(context: StepContext, arguments: BringUp) -> dict[str, object
     """Has the installed system's agent connected: switches on what is off, resets what is on and silent."""
     machine = await Machine.of(context)
     seen = machine.seen
-    if seen.agent is not None and seen.agent.role == "daemon" and (not seen.sent or seen.agent.new_boot):
-        acts = [key for key in seen.sent if key != "power"]
+    acts = [key for key in seen.sent if key != "power"]
+    # Only once something was done does it take a new boot: an agent that came back meanwhile must not be reset.
+    if seen.agent is not None and seen.agent.role == "daemon" and (not acts or seen.agent.new_boot):
         return {"bootId": seen.agent.boot_id, "role": seen.agent.role, "acts": acts}
     state = (await machine.site("power.getPower", {}, key="power")).get("state")
     if state == "off":
@@ -124,23 +125,32 @@ class _Ladder:
         if _is_refused(sent):
             self._notes.append(f"{means}: {sent.words}")
             return
-        if seen.now >= sent.created_at + self._patience:
-            self._notes.append(f"{means}: {_fate(sent)}")
-            return
+        _give_up_in_time(machine, "; ".join([*self._notes, f"{means}: {_fate(sent)}"]))
         if means == "reset":
             try:
                 await self._begin(means)
             except DriverError as error:
                 self._notes.append(f"{means}: {error.message}")
                 return
-        _give_up_in_time(machine, "; ".join([*self._notes, f"{means}: {_fate(sent)}"]))
+            # Its time begins with the start: a BMC may take long to switch off, and the machine must not stay off.
+            sent = seen.sent.get("reset-on", sent)
+        if seen.now >= sent.created_at + self._patience:
+            self._notes.append(f"{means}: {_fate(sent)}")
+            return
         raise machine.context.not_ready(_LOOK_MS)
 
     async def _begin(self, means: Means) -> None:
         """Raises StepNotReady once it is sent, or DriverError."""
         machine = self._machine
         if means == "reset":
-            await machine.site("power.setPower", {"action": "off"}, key="reset")
+            try:
+                await machine.site("power.setPower", {"action": "off"}, key="reset")
+            except DriverError as error:
+                sent = self._first_sent(means)
+                if sent is None or _is_refused(sent):
+                    raise
+                # It may be off, and is switched on all the same.
+                self._notes.append(f"whether the machine was switched off is not known: {error.message}")
             try:
                 await machine.site("virtual-media.ejectMedia", {"device": self._device}, key="reset-eject")
             except DriverError as error:

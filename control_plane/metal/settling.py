@@ -5,12 +5,22 @@ import logging
 import msgspec
 
 from control_plane.engine.records import WorkflowError, WorkflowRow
-from control_plane.engine.states import ACTIVE, Phase, StepState, WorkflowState
+from control_plane.engine.states import ACTIVE, WorkflowState
 from control_plane.engine.verbs import steps_of
 from control_plane.events import publish
 from control_plane.metal.rows import Asked, ProvisionRow, get_run, lock_provision, store_provision
-from control_plane.metal.states import GOAL, MetalVerb, ProvisionState, Residue, erasing
-from control_plane.metal.verbs import OWNER, Tools, Wish, begin, get_workflow, is_moved, residue_after
+from control_plane.metal.states import GOAL, MetalVerb, ProvisionState, Residue
+from control_plane.metal.verbs import (
+    LONGEST_CAUSE,
+    OWNER,
+    Tools,
+    Wish,
+    begin,
+    get_workflow,
+    is_moved,
+    missed_erasure,
+    residue_after,
+)
 from control_plane.records import NodeRow
 from control_plane.sessions import supersede_agents_of
 from control_plane.store import Transaction
@@ -27,9 +37,7 @@ __all__ = [
 ]
 
 _log = logging.getLogger("control_plane.metal.settling")
-_LONGEST_CAUSE = 4_000
 _GRACE_MS = 60_000
-_DONE = (StepState.SUCCEEDED, StepState.SKIPPED)
 replace = msgspec.structs.replace
 
 
@@ -68,7 +76,9 @@ def list_unsettled(tx: Transaction, limit: int) -> list[str]:
     rows = tx.all(
         """
         SELECT workflows.id FROM provisions JOIN workflows ON workflows.id = provisions.workflow_id
-        WHERE provisions.state IN ('commissioning', 'deploying', 'releasing', 'rescuing')
+        WHERE (provisions.state IN ('commissioning', 'deploying', 'releasing', 'rescuing')
+                OR (provisions.state = 'deployed' AND provisions.verb = 'remediate'
+                    AND provisions.origin IS NOT NULL))
             AND workflows.state IN ('succeeded', 'failed', 'cancelled') AND workflows.finished_at < :before
             AND NOT EXISTS (SELECT 1 FROM owner_queue WHERE owner_queue.workflow_id = workflows.id)
         ORDER BY provisions.node_id LIMIT :limit
@@ -133,7 +143,7 @@ def settle_workflow(tx: Transaction, tools: Tools, workflow_id: str) -> None:
     if workflow.state in ACTIVE:
         return
     if workflow.state is WorkflowState.SUCCEEDED:
-        missed = _missed_erasure(tx, row, workflow)
+        missed = missed_erasure(row.verb, steps_of(tx, workflow.id))
         if missed is None:
             _succeeded(tx, node, row, row.verb)
         else:
@@ -144,25 +154,6 @@ def settle_workflow(tx: Transaction, tools: Tools, workflow_id: str) -> None:
         store_provision(tx, node, row, back)
         return
     _failed(tx, tools, node, row, workflow)
-
-
-def _missed_erasure(tx: Transaction, row: ProvisionRow, workflow: WorkflowRow) -> WorkflowError | None:
-    """A release whose workflow has succeeded without its erasure: the profile goes on where that fails, or somebody
-    has retried from a later step. What is left on the disks, nobody knows."""
-    if row.verb is not MetalVerb.RELEASE:
-        return None
-    main = [step for step in steps_of(tx, workflow.id) if step.phase is Phase.MAIN]
-    wanted = erasing(step.action for step in main)
-    erasures = [step for step in main if step.action in wanted]
-    if all(step.state in _DONE for step in erasures) and any(step.state is StepState.SUCCEEDED for step in erasures):
-        return None
-    missed = next((step for step in erasures if step.state not in _DONE), None)
-    what = f"its step {missed.id} has not" if missed is not None else "it has erased nothing"
-    why = f": {missed.error.message}" if missed is not None and missed.error is not None else ""
-    return WorkflowError(
-        code="NOT_ERASED",
-        message=f"the workflow has succeeded, and {what}, so that data may be left{why}"[:_LONGEST_CAUSE],
-    )
 
 
 def _counts(row: ProvisionRow, workflow_id: str) -> bool:
@@ -215,7 +206,7 @@ def _failed(tx: Transaction, tools: Tools, node: NodeRow, row: ProvisionRow, wor
 def _start_rescue(tx: Transaction, tools: Tools, node: NodeRow, row: ProvisionRow, error: WorkflowError) -> None:
     """A step whose `onFailure` is `rescue` has failed. What keeps the rescue from starting is added to the cause."""
     try:
-        begin(tx, tools, node, row, Wish(MetalVerb.RESCUE, OWNER, Asked(reason=error.message[:_LONGEST_CAUSE])))
+        begin(tx, tools, node, row, Wish(MetalVerb.RESCUE, OWNER, Asked(reason=error.message[:LONGEST_CAUSE])))
     except RequestError as refused:
         told = _lengthened(row.cause or error, f"and the rescue that it asks for cannot start: {refused.message}")
         store_provision(tx, node, row, replace(row, cause=told))
@@ -229,4 +220,4 @@ def _cause(row: ProvisionRow, error: WorkflowError) -> WorkflowError:
 
 
 def _lengthened(cause: WorkflowError, words: str) -> WorkflowError:
-    return replace(cause, message=f"{cause.message}; {words}"[:_LONGEST_CAUSE])
+    return replace(cause, message=f"{cause.message}; {words}"[:LONGEST_CAUSE])

@@ -11,7 +11,7 @@ import msgspec
 
 from control_plane.engine import verbs as engine
 from control_plane.engine.profiles import ProfileVersion, find_profile
-from control_plane.engine.records import StepRow, WorkflowRow
+from control_plane.engine.records import StepRow, WorkflowError, WorkflowRow
 from control_plane.engine.registry import StepRegistry
 from control_plane.engine.rejoining import presence_of
 from control_plane.engine.rows import WORKFLOW_COLUMNS
@@ -39,6 +39,7 @@ from control_plane.store import Transaction
 from protocol.errors import Issue, RequestCode, RequestError
 
 __all__ = [
+    "LONGEST_CAUSE",
     "OWNER",
     "Tools",
     "Wish",
@@ -48,6 +49,7 @@ __all__ = [
     "end_maintenance",
     "get_workflow",
     "is_moved",
+    "missed_erasure",
     "recover",
     "residue_after",
     "start_maintenance",
@@ -55,6 +57,9 @@ __all__ = [
 
 OWNER = "metal"
 """The kind under which the engine queues the ends of metal's workflows."""
+LONGEST_CAUSE = 4_000
+"""Characters of the reason that a node keeps."""
+_DONE = (StepState.SUCCEEDED, StepState.SKIPPED)
 _IN_RAMDISK = frozenset({"metal.writeImage", "metal.configDrive", "metal.bootInstalled"})
 replace = msgspec.structs.replace
 
@@ -165,7 +170,8 @@ def allow_retry(tx: Transaction, workflow: WorkflowRow, from_step: str | None = 
         )
     # Its steps forget what they have begun once they are retried.
     residue = residue_after(row, steps)
-    store_provision(tx, node, row, replace(row, state=MOVING[row.verb], residue=residue, aborting=False))
+    again = replace(row, state=MOVING[row.verb], origin=row.origin or row.state, residue=residue, aborting=False)
+    store_provision(tx, node, row, again)
 
 
 def recover(tx: Transaction, node: NodeRow, row: ProvisionRow) -> ProvisionRow:
@@ -195,6 +201,11 @@ def start_maintenance(tx: Transaction, node: NodeRow, row: ProvisionRow, reason:
     if active is not None or row.state not in AT_REST:
         why = f"it is {row.state}" + (f", with the workflow {active[0]}" if active is not None else "")
         raise _refused(node, "go into maintenance", Refusal(f"{why}: wait for the end, or abort it"))
+    if is_moved(row) and get_workflow(tx, row.workflow_id) is not None:
+        ended = Refusal(
+            f"the workflow {row.workflow_id} has just ended, and what came of it is not noted yet: ask again"
+        )
+        raise _refused(node, "go into maintenance", ended)
     held = replace(row, state=ProvisionState.MAINTENANCE, origin=row.state, note=reason)
     return store_provision(tx, node, row, held)
 
@@ -207,9 +218,10 @@ def end_maintenance(tx: Transaction, node: NodeRow, row: ProvisionRow) -> Provis
 
 
 def is_moved(row: ProvisionRow) -> bool:
-    """Whether the node's workflow counts: it is under way, or its end was not taken in yet."""
+    """Whether the node's workflow counts: it is under way, or its end was not taken in yet. One that is brought back
+    stays in service meanwhile, and is told by where it came from."""
     if row.state is ProvisionState.DEPLOYED:
-        return row.verb is MetalVerb.REMEDIATE
+        return row.verb is MetalVerb.REMEDIATE and row.origin is not None
     return row.verb is not None and row.state is MOVING[row.verb]
 
 
@@ -221,6 +233,25 @@ def residue_after(row: ProvisionRow, steps: list[StepRow]) -> Residue | None:
     return Residue.ERASING if row.verb is MetalVerb.RELEASE else Residue.CHANGED
 
 
+def missed_erasure(verb: MetalVerb | None, steps: list[StepRow]) -> WorkflowError | None:
+    """Of a workflow whose steps have all ended: a release without its erasure. The profile goes on where that fails
+    or its `when` was false, or somebody has retried from a later step. What is left on the disks, nobody knows."""
+    if verb is not MetalVerb.RELEASE:
+        return None
+    main = [step for step in steps if step.phase is Phase.MAIN]
+    wanted = erasing(step.action for step in main)
+    erasures = [step for step in main if step.action in wanted]
+    if all(step.state in _DONE for step in erasures) and any(step.state is StepState.SUCCEEDED for step in erasures):
+        return None
+    missed = next((step for step in erasures if step.state not in _DONE), None)
+    what = f"its step {missed.id} has not" if missed is not None else "it has erased nothing"
+    why = f": {missed.error.message}" if missed is not None and missed.error is not None else ""
+    return WorkflowError(
+        code="NOT_ERASED",
+        message=f"the workflow has succeeded, and {what}, so that data may be left{why}"[:LONGEST_CAUSE],
+    )
+
+
 def get_workflow(tx: Transaction, workflow_id: str | None) -> WorkflowRow | None:
     if workflow_id is None:
         return None
@@ -230,7 +261,7 @@ def get_workflow(tx: Transaction, workflow_id: str | None) -> WorkflowRow | None
 def _lost_ramdisk(steps: list[StepRow], from_step: str | None) -> StepRow | None:
     """The step that has started a ramdisk for those that are to run now, where its clean-up has run since."""
     main = [step for step in steps if step.phase is Phase.MAIN]
-    undone = [step for step in main if step.state not in (StepState.SUCCEEDED, StepState.SKIPPED)]
+    undone = [step for step in main if step.state not in _DONE]
     first = next((step for step in main if step.id == from_step), None) if from_step else next(iter(undone), None)
     if first is None:
         return None
@@ -249,12 +280,13 @@ def _look(tx: Transaction, row: ProvisionRow, workflow: WorkflowRow | None) -> O
     presence = presence_of(tx, row.node_id)
     steps = [] if workflow is None else engine.steps_of(tx, workflow.id)
     main = [step for step in steps if step.phase is Phase.MAIN]
+    done = bool(main) and all(step.state in _DONE for step in main)
     return Outlook(
         state=row.state,
         base=row.base,
         residue=row.residue,
         verb=row.verb,
-        done=bool(main) and all(step.state in (StepState.SUCCEEDED, StepState.SKIPPED) for step in main),
+        done=done and missed_erasure(row.verb, steps) is None,
         agent=None if presence is None else presence.role,
         agent_is_new=presence is not None
         and workflow is not None

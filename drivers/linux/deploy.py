@@ -11,11 +11,13 @@ from drivers.linux.boot_entry import set_boot_entry
 from drivers.linux.config_drive import write_config_drive
 from drivers.linux.connection import LinuxConnection
 from drivers.linux.contents import contents
+from drivers.linux.devices import settled
 from drivers.linux.disk_writer import finished_head
 from drivers.linux.disks import Disk, read_disks
 from drivers.linux.erase import erase_disks
 from drivers.linux.hints import root_disk
 from drivers.linux.host import Host
+from drivers.linux.image_source import shown_address
 from drivers.linux.records import DiskRecord, Records
 from drivers.linux.write_image import ImageWriting
 from protocol.errors import ErrorCode, OperationError
@@ -49,17 +51,20 @@ class LinuxDeploy:
     async def get_disks(self, arguments: Nothing, call: Call) -> Disks:
         """Every disk, which of them may be touched, and what this boot did to them. A disk that cannot be read is
         listed without its contents."""
+        await settled(self._host, call)
         return await asyncio.to_thread(_states, self._host)
 
     async def erase_disks(self, arguments: EraseDisks, call: Call) -> EraseDisksResult:
         """See `drivers.linux.erase.erase_disks`."""
+        await settled(self._host, call)
         return await erase_disks(self._host, arguments, call)
 
     async def write_image(self, arguments: WriteImage, call: Call) -> WriteImageResult:
         """Raises OperationError: INVALID_ARGUMENT or CONFLICT with every disk and what speaks against it where the
         hints name none; else see `drivers.linux.write_image.ImageWriting.run`."""
+        await settled(self._host, call)
         disk = root_disk(await asyncio.to_thread(read_disks, self._host), arguments.root_device)
-        call.progress(f"writing {arguments.image.url.partition('?')[0]} to {disk.known_as()}", 0.0)
+        call.progress(f"writing {shown_address(arguments.image.url)} to {disk.known_as()}", 0.0)
         return await ImageWriting(self._host, disk, arguments, call).run()
 
     async def write_config_drive(self, arguments: WriteConfigDrive, call: Call) -> ConfigDriveResult:
@@ -70,11 +75,13 @@ class LinuxDeploy:
             raise OperationError(
                 ErrorCode.UNSUPPORTED, "only the agent of a ramdisk can bring the installed system's agent its ticket"
             )
+        await settled(self._host, call)
         own = await make() if arguments.daemon and make is not None else {}
         return await write_config_drive(self._host, arguments, own)
 
     async def set_boot_entry(self, arguments: SetBootEntry, call: Call) -> SetBootEntryResult:
         """See `drivers.linux.boot_entry.set_boot_entry`."""
+        await settled(self._host, call)
         return await set_boot_entry(self._host, arguments)
 
 
@@ -114,7 +121,9 @@ def _state(disk: Disk, record: DiskRecord) -> DiskState:
 def _image(device: BlockDevice, record: DiskRecord) -> DiskImage | None:
     if record.image is None or record.image.stage is not DiskStage.DONE:
         return record.image
-    return msgspec.structs.replace(record.image, unchanged=finished_head(device) == record.head)
+    # A disk that says that it is half written has no head to compare.
+    unchanged = record.head is not None and finished_head(device) == record.head
+    return msgspec.structs.replace(record.image, unchanged=unchanged)
 
 
 def _erasure(device: BlockDevice, record: DiskRecord, shown: list[str]) -> DiskErasure | None:

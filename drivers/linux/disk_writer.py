@@ -194,13 +194,16 @@ def cover_up(device: BlockDevice, mark: bytes) -> None:
 
 
 def reveal(device: BlockDevice, head: bytes) -> None:
-    """Puts the head in its place. The first sector goes last: until then the disk says that it is half written."""
+    """Puts the head in its place, and reads it back. The first sector goes last: until then the disk says that it is
+    half written. Raises OperationError NOT_APPLIED."""
     padded = head.ljust(-(-len(head) // device.sector) * device.sector, b"\0")
-    if len(padded) > device.sector:
-        device.write_bytes(device.sector, padded[device.sector :])
+    for offset, part in ((device.sector, padded[device.sector :]), (0, padded[: device.sector])):
+        device.write_bytes(offset, part)
         device.sync()
-    device.write_bytes(0, padded[: device.sector])
-    device.sync()
+        if device.read_bytes(offset, len(part)) != part:
+            raise OperationError(
+                ErrorCode.NOT_APPLIED, f"{device.path} does not hold its beginning as written: the disk is damaged"
+            )
 
 
 def finished_head(device: BlockDevice) -> str | None:

@@ -20,6 +20,12 @@ BOOT_MEDIUM_LABEL = "RACKWRIGHT"
 _SECTOR = 512
 """The unit of sizes and starts below /sys, whatever the disk's own are (Documentation/ABI/stable/sysfs-block)."""
 _BOOT_MEDIUM, _REMOVABLE, _EMPTY = "is the medium that this machine was started from", "is removable", "has no medium"
+_LABELLED = (
+    f"carries the label of a boot medium ({BOOT_MEDIUM_LABEL}): if it is none, clear its first MiB by a script"
+)
+_BUILT_IN = ("nvme", "sata", "sas")
+"""What is attached this way was not put in for a start. Whoever had the machine can have written our label there, and
+a release must not pass by it."""
 NEVER_MEANT = frozenset({_BOOT_MEDIUM, _REMOVABLE, _EMPTY})
 """Reasons of disks that are not meant where all are."""
 _NO_DISKS = ("ram", "zram", "sr", "fd", "dm-", "mtdblock", "nbd", "rbd", "drbd", "ubiblock")
@@ -68,7 +74,7 @@ class Disk:
     def unsuitable(self) -> str | None:
         """Why it may be neither written to nor erased; None where it may."""
         if self.boot_medium:
-            return _BOOT_MEDIUM
+            return _LABELLED if self._built_in else _BOOT_MEDIUM
         if self.mounted:
             return f"is in use: mounted at {', '.join(self.mounted)}"
         if self.holders:
@@ -83,8 +89,14 @@ class Disk:
 
     @property
     def in_the_way(self) -> bool:
-        """One of the machine's own disks that cannot be touched now: it is in use, or read-only."""
-        return not (self.boot_medium or self.removable) and bool(self.mounted or self.holders or self.read_only)
+        """One of the machine's own disks that cannot be touched now: in use, read-only, or with our label on it."""
+        if self.removable or (self.boot_medium and not self._built_in):
+            return False
+        return bool(self.boot_medium or self.mounted or self.holders or self.read_only)
+
+    @property
+    def _built_in(self) -> bool:
+        return not self.removable and self.transport in _BUILT_IN
 
     def partition_name(self, number: int) -> str:
         """What the kernel calls a partition: `sda2`, `nvme0n1p2`."""

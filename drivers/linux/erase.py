@@ -8,6 +8,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -116,11 +117,14 @@ async def erase_disks(host: Host, arguments: EraseDisks, call: Call) -> EraseDis
     places = asyncio.Semaphore(_AT_ONCE)
     alone = _namespaces(chosen.disks, await asyncio.to_thread(read_disks, host))
 
-    async def one(disk: Disk) -> DiskErased:
+    async def one(disk: Disk, threads: Executor) -> DiskErased:
         async with places:
-            return await DiskErasing(host, disk, arguments.mode, call, alone=disk.name in alone).run()
+            return await DiskErasing(host, disk, arguments.mode, call, threads, alone=disk.name in alone).run()
 
-    results = await asyncio.gather(*(one(disk) for disk in chosen.disks), return_exceptions=True)
+    # Threads of its own, for hours: on a machine with few cores and many disks there would be none left for what the
+    # agent's connection needs one for, such as a name server's answer.
+    with ThreadPoolExecutor(_AT_ONCE, "erase") as threads:
+        results = await asyncio.gather(*(one(disk, threads) for disk in chosen.disks), return_exceptions=True)
     erased = [result for result in results if isinstance(result, DiskErased)]
     failed = [(disk, OperationError(ErrorCode.CONFLICT, f"it {disk.unsuitable}")) for disk in chosen.in_the_way]
     for disk, result in zip(chosen.disks, results, strict=True):
@@ -168,6 +172,7 @@ class DiskErasing:
     disk: Disk
     mode: EraseMode
     call: Call
+    threads: Executor
     alone: bool = False
     stop: threading.Event = field(default_factory=threading.Event)
     done_bytes: int = 0
@@ -227,7 +232,7 @@ class DiskErasing:
             method = await ata_security.erase(self.host, self.disk.path, max(1.0, self.call.remaining))
             return method, await self._own_word(device, before)
         except OperationError as error:
-            if error.code is ErrorCode.CONFLICT:
+            if error.code in (ErrorCode.CONFLICT, ErrorCode.TIMEOUT):
                 raise
             self.obstacles.append(f"no ATA secure erase: {error.message}")
             return None
@@ -332,7 +337,7 @@ class DiskErasing:
 
     async def _in_a_thread(self, work: Callable[[], T]) -> T:
         """Waits for the thread, whatever happens: nobody may hear that it has ended before it has."""
-        task = asyncio.create_task(asyncio.to_thread(work))
+        task = asyncio.get_running_loop().run_in_executor(self.threads, work)
         while not task.done():
             try:
                 await asyncio.wait({task}, timeout=_PROGRESS_SECONDS)

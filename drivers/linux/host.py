@@ -32,13 +32,15 @@ class Ran:
 @dataclass(frozen=True)
 class Host:
     """Where the kernel's trees lie. `state`: what was done to the disks since the machine was started; it must not
-    outlive a boot, so it lies in memory. `loop_devices`: whether these count as disks (a ramdisk never does so)."""
+    outlive a boot, so it lies in memory. `loop_devices`: whether these count as disks (a ramdisk never does so).
+    `devices_settling`: a file that is there while a machine that was just started still looks for its devices."""
 
     sys: Path = Path("/sys")
     proc: Path = Path("/proc")
     dev: Path = Path("/dev")
     state: Path = Path("/run/rackwright/disks")
     loop_devices: bool = False
+    devices_settling: Path = Path("/run/rackwright/devices-settling")
 
     def text(self, *parts: str) -> str | None:
         """One attribute below /sys, without its white space; None where it is absent, empty or unreadable."""

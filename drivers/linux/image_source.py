@@ -29,6 +29,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 15.0
 _MOST_SAID = 400
 """Bytes of a refusal's text."""
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+_ADMITTANCE = re.compile(r"(?<=/images/)[0-9a-f]{40}(?=/[0-9a-f]{64})")
+"""What admits to an image of a site's boot server. The checksum behind it tells images apart."""
 
 
 class ImageChangedError(Exception):
@@ -40,18 +42,17 @@ class _Dropped(Exception):
 
 
 def shown_address(url: str) -> str:
-    """For an operator: without what follows a `?`, which may be a password."""
-    return url.partition("?")[0].partition("#")[0]
+    """For an operator: without what follows a `?`, which may be a password, and without what admits to an image."""
+    return _ADMITTANCE.sub("***", url.partition("?")[0].partition("#")[0])
 
 
 class ImageSource:
     """Reads one address from its beginning. For one thread, except `abort`."""
 
-    def __init__(
-        self, url: str, *, deadline: float, patience: float = 300.0, stop: threading.Event | None = None
-    ) -> None:
+    def __init__(self, url: str, *, deadline: float, patience: float = 300.0, has_checksum: bool = False) -> None:
         """`deadline`: by `time.monotonic`, for all of it, so that a server which trickles is given up. `patience`:
-        seconds for which nothing may come before the server counts as gone. `stop`: set by whoever wants no more.
+        seconds for which nothing may come before the server counts as gone. `has_checksum`: whoever reads compares
+        it in the end. Without one, only what the server itself can vouch for is put together.
 
         Raises OperationError INVALID_ARGUMENT for what is no usable address.
         """
@@ -59,7 +60,8 @@ class ImageSource:
         self._shown = shown_address(url)
         self._deadline = deadline
         self._patience = patience
-        self._stop = stop or threading.Event()
+        self._has_checksum = has_checksum
+        self._stop = threading.Event()
         self._connection: http.client.HTTPConnection | None = None
         self._response: http.client.HTTPResponse | None = None
         self._socket: socket.socket | None = None
@@ -79,7 +81,7 @@ class ImageSource:
         """Fills the target; fewer bytes only at the end, 0 after it.
 
         Raises OperationError: INVALID_ARGUMENT (the server refuses the request for good: 401, 403, 404 …),
-        UNREACHABLE (it stayed away), TIMEOUT (the deadline), CANCELLED (stopped). Raises ImageChangedError.
+        UNREACHABLE (it stayed away), TIMEOUT (the deadline), CANCELLED (`abort`). Raises ImageChangedError.
         """
         done = 0
         while done < len(target):
@@ -97,7 +99,8 @@ class ImageSource:
         return done
 
     def abort(self) -> None:
-        """Wakes a reading thread; from any thread."""
+        """Wakes a reading thread, and has it read no more; from any thread."""
+        self._stop.set()
         # The client lets go of its socket as soon as it knows that no other request will follow.
         handle = self._socket
         if handle is not None:
@@ -138,6 +141,8 @@ class ImageSource:
             if not count:
                 raise _Dropped(f"the answer ended {self._left} bytes early")
             self._left -= count
+        elif not count and self.size is not None and self.position < self.size:
+            raise _Dropped(f"the answer ended {self.size - self.position} bytes early")
         return count
 
     def _ask(self) -> http.client.HTTPResponse:
@@ -174,9 +179,13 @@ class ImageSource:
         try:
             connection.connect()
             self._socket = connection.sock
+            # An abort that came before had no socket to close.
+            self._check()
             connection.sock.settimeout(min(_SILENT_SECONDS, left))
             connection.request("GET", path, headers=headers)
-            return connection.getresponse()
+            # Known from here on, so that it is closed whatever it says.
+            self._response = connection.getresponse()
+            return self._response
         except ssl.SSLCertVerificationError as error:
             raise OperationError(
                 ErrorCode.TLS_UNTRUSTED, f"the certificate of {self._shown} is not trusted: {error.verify_message}"
@@ -211,8 +220,14 @@ class ImageSource:
             raise ImageChangedError(f"{self._shown} was replaced while it was read")
         if self.size is not None and length != self.size:
             raise ImageChangedError(f"{self._shown} has another length now")
+        if not self._has_checksum and length is None and not response.chunked:
+            raise OperationError(
+                ErrorCode.INVALID_ARGUMENT,
+                f"the server of {self._shown} does not say how long it is, so that nobody could tell whether all of "
+                "it came: name its checksum",
+            )
         self._validator, self.size, self._left = validator, length, length
-        self._skip(response)
+        self._skip()
         return response
 
     def _check_range(self, response: http.client.HTTPResponse) -> None:
@@ -226,10 +241,9 @@ class ImageSource:
             raise ImageChangedError(f"the server of {self._shown} sends another range than was asked for")
         self.size = whole if self.size is None else self.size
 
-    def _skip(self, response: http.client.HTTPResponse) -> None:
+    def _skip(self) -> None:
         """A server without ranges sends all of it again: what is known already is read and let go."""
         left, memory = self.position, memoryview(bytearray(1 << 18))
-        self._response = response
         while left:
             self._check()
             count = self._some(memory[: min(left, len(memory))])
@@ -244,6 +258,11 @@ class ImageSource:
         """Waits a while before the rest is asked for. Raises OperationError UNREACHABLE when patience ends."""
         self._check()
         self.close()
+        if self.position and self._validator is None and not self._has_checksum:
+            raise ImageChangedError(
+                f"{drop}, and the rest may be another image's: its server gives neither ETag nor date, and no "
+                "checksum is named"
+            )
         self._why = str(drop)
         quiet = time.monotonic() - self._alive
         if quiet + self._pause > self._patience:
@@ -277,10 +296,11 @@ def _checked(url: str, before: str | None = None) -> str:
     """Raises OperationError INVALID_ARGUMENT for what is no address of the web. `before`: what it was led on from."""
     try:
         parts = urlsplit(url)
-        _ = parts.port
+        _ = parts.port, (parts.hostname or "").encode("idna")
     except ValueError:
         parts = urlsplit("")
-    if parts.scheme not in ("http", "https") or not parts.hostname or not url.isprintable() or " " in url:
+    readable = url.isascii() and url.isprintable() and " " not in url
+    if parts.scheme not in ("http", "https") or not parts.hostname or not readable:
         raise OperationError(
             ErrorCode.INVALID_ARGUMENT, f"{shown_address(url)!r} is no image address: write http://… or https://…"
         )

@@ -11,6 +11,7 @@ import msgspec
 
 from drivers.driver import Call
 from drivers.linux.connection import LinuxConnection
+from drivers.linux.devices import settled
 from drivers.linux.disks import Disk, read_disks
 from drivers.linux.drive_health import DriveFacts, ask_drive
 from drivers.linux.host import Host
@@ -44,6 +45,7 @@ class LinuxInspect:
     async def get_inventory(self, arguments: Nothing, call: Call) -> Inventory:
         """The inventory. Makers' programs that are installed are asked as well. What the machine does not describe
         (no SMBIOS tables) is named in `incomplete` and `unread`; nothing of it raises."""
+        await settled(self._host, call)
         call.progress("reading the machine's description", 0)
         data = await asyncio.to_thread(self._host.data, "firmware", "dmi", "tables", "DMI")
         tables = parse_tables(data or b"")

@@ -12,7 +12,8 @@ from drivers.driver import Call
 from drivers.linux.block_device import BlockDevice
 from drivers.linux.connection import LinuxConnection
 from drivers.linux.contents import clear_places
-from drivers.linux.disks import read_disks
+from drivers.linux.devices import settled
+from drivers.linux.disks import read_disks, require_same
 from drivers.linux.host import Host
 from drivers.linux.kernel_partitions import forget_partitions
 from drivers.linux.raid_reading import CONTROLLER, Array, MdReading, read_arrays, reading_of
@@ -48,7 +49,7 @@ class LinuxRaid:
 
     async def get_raid(self, arguments: Nothing, call: Call) -> RaidReading:
         """One controller `md` with the disks that nothing else uses. Arrays that are not running are told as well."""
-        return reading_of(await self._read(), self._unsuitable())
+        return reading_of(await self._read(call), self._unsuitable())
 
     async def apply_raid(self, arguments: ApplyRaid, call: Call) -> ApplyRaidResult:
         """Plans the way from what is there to what is asked, and goes it; repeating it is harmless.
@@ -60,7 +61,7 @@ class LinuxRaid:
             raise OperationError(
                 ErrorCode.UNSUPPORTED, "md has no hot spares for all volumes: give each volume its own `spares`"
             )
-        found = await self._read()
+        found = await self._read(call)
         way = plan(
             reading_of(found, self._unsuitable()),
             arguments.volumes,
@@ -82,7 +83,7 @@ class LinuxRaid:
             drives=arguments.drives,
             spans=arguments.spans,
         )
-        found = await self._read()
+        found = await self._read(call)
         way = plan(reading_of(found, self._unsuitable()), [wanted], controller=arguments.controller, adopt=False)
         way.check(of_one=True)
         made = await _create(self._host, found, way.make[0])
@@ -92,7 +93,7 @@ class LinuxRaid:
         """Stops an array and removes its superblocks. Raises OperationError: INVALID_ARGUMENT (no such array),
         CONFLICT (it is in use), NOT_APPLIED."""
         self._check(arguments.controller)
-        found = await self._read()
+        found = await self._read(call)
         array = _array(found, arguments.volume)
         await _delete(self._host, array)
         return RaidTask(deleted=[array.id])
@@ -101,7 +102,7 @@ class LinuxRaid:
         """Deletes every array. Raises what `delete_volume` raises; `deleted` in its details says how far it came."""
         self._check(arguments.controller)
         deleted: list[str] = []
-        for array in (await self._read()).arrays:
+        for array in (await self._read(call)).arrays:
             try:
                 await _delete(self._host, array)
             except OperationError as error:
@@ -110,7 +111,8 @@ class LinuxRaid:
             deleted.append(array.id)
         return RaidTask(deleted=deleted)
 
-    async def _read(self) -> MdReading:
+    async def _read(self, call: Call) -> MdReading:
+        await settled(self._host, call)
         return await asyncio.to_thread(_reading, self._host)
 
     def _unsuitable(self) -> str | None:
@@ -205,7 +207,7 @@ async def _create(host: Host, found: MdReading, make: Make) -> RaidVolume:
     # Known before anything is destroyed.
     component = _component_kib(make)
     for name in make.drives:
-        await asyncio.to_thread(_make_blank, found, name)
+        await asyncio.to_thread(_make_blank, host, found, name)
     name = make.name or f"volume-{uuid.uuid4().hex[:8]}"
     ran = await host.run(*create_words(make, paths, component, name), timeout=_SECONDS)
     if ran.code:
@@ -223,10 +225,12 @@ async def _create(host: Host, found: MdReading, make: Make) -> RaidVolume:
     )
 
 
-def _make_blank(found: MdReading, name: str) -> None:
-    """So that no older table or superblock shines through. Raises OperationError CONFLICT where it is in use."""
+def _make_blank(host: Host, found: MdReading, name: str) -> None:
+    """So that no older table or superblock shines through. Raises OperationError CONFLICT where it is in use, or
+    another disk by now."""
     disk = found.disks[name]
     with BlockDevice(disk.path, writing=True) as device:
+        require_same(host, disk)
         clear_places(device, [(part.start, part.size) for part in disk.partitions])
         forget_partitions(device, [part.number for part in disk.partitions])
 

@@ -76,7 +76,11 @@ class ImageWriting:
         self._open_source()
         try:
             written = await self._in_a_thread()
-            return await self._grown(*written)
+            try:
+                return await self._grown(*written)
+            except BaseException:
+                self._hide()
+                raise
         except BaseException:
             if self._touched:
                 with contextlib.suppress(OperationError):
@@ -168,6 +172,15 @@ class ImageWriting:
         await asyncio.to_thread(self._record, DiskStage.DONE, result)
         return result
 
+    def _hide(self) -> None:
+        """What was to grow may be half grown, and starts no more than what is half written."""
+        with contextlib.suppress(OperationError), BlockDevice(self.disk.path, writing=True) as device:
+            cover_up(device, self._mark)
+
+    @property
+    def _mark(self) -> bytes:
+        return f"{shown_address(self.image.url)}\n".encode()
+
     async def _grow(self, layout: Layout) -> str | None:
         root = layout.root
         if root is None:
@@ -191,7 +204,7 @@ class ImageWriting:
             require_same(self.host, self.disk)
             self._record(DiskStage.UNDER_WAY)
             self._touched = True
-            cover_up(device, f"{shown_address(self.image.url)}\n".encode())
+            cover_up(device, self._mark)
             forget_partitions(device, [part.number for part in self.disk.partitions])
             known_zero = self._discarded(device)
             for attempt in range(1, _ATTEMPTS + 1):
@@ -232,7 +245,7 @@ class ImageWriting:
             source.close()
 
     def _open_source(self) -> ImageSource:
-        return ImageSource(self.image.url, deadline=self._deadline, stop=self.stop)
+        return ImageSource(self.image.url, deadline=self._deadline, has_checksum=self.expected is not None)
 
     def _pass(self, reader: Reader, form: ImageFormat, sink: Sink, *, check: bool = True) -> Transferred:
         names = ((self.expected or ("sha256",))[0],) if check else ()

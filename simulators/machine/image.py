@@ -239,7 +239,9 @@ def shown(url: URL | str) -> str:
 
 
 def words(error: BaseException) -> str:
-    """What an error says, or its kind where it says nothing."""
+    """What an error says, or its kind where it says nothing, or would say the URL."""
+    if isinstance(error, aiohttp.ClientResponseError | aiohttp.InvalidURL):
+        return type(error).__name__
     if isinstance(error, aiohttp.ClientConnectorError):
         return str(error.os_error)
     return str(error) or type(error).__name__

@@ -18,6 +18,8 @@ class Origin:
     """The ranges, one for each request."""
     statuses: list[int] = field(default_factory=list)
     """What the next requests are answered with, in place of the image."""
+    instead: list[bytes] = field(default_factory=list)
+    """What the next answers give in place of the image, as if that were all of it."""
     breaks_at: list[int] = field(default_factory=list)
     """After so many bytes of the image the next answers end."""
     ranges: bool = True
@@ -31,6 +33,8 @@ class Origin:
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     """While it is not set, nothing is sent beyond `before_gate` bytes."""
     before_gate: int = 0
+    pause: float = 0.0
+    """Seconds between two pieces of 64 KiB."""
     sent: int = 0
 
     async def __aenter__(self) -> "Origin":
@@ -52,10 +56,11 @@ class Origin:
             return web.Response(status=302, headers={"Location": self.leads_to})
         if self.statuses:
             return web.Response(status=self.statuses.pop(0))
+        content = self.instead.pop(0) if self.instead else self.content
         start = 0
         if wanted is not None and self.ranges and request.headers.get("If-Range", self.etag) == self.etag:
             start = int(wanted.removeprefix("bytes=").rstrip("-"))
-        size = len(self.content)
+        size = len(content)
         if start >= size:
             return web.Response(status=416)
         response = web.StreamResponse(status=206 if start else 200, headers={"ETag": self.etag})
@@ -69,10 +74,11 @@ class Origin:
         while position < min(end, size):
             if position >= self.before_gate:
                 await self.gate.wait()
-            piece = self.content[position : min(position + 65_536, end)]
+            piece = content[position : min(position + 65_536, end)]
             await response.write(piece)
             position += len(piece)
             self.sent += len(piece)
+            await asyncio.sleep(self.pause)
         if end < size and request.transport is not None:
             request.transport.abort()
         return response

@@ -15,6 +15,7 @@ from agent import boot_media
 from agent.logs import Scrubber
 from protocol.boot_ticket import AREA_SIZE, BootTicket, decode_area, encode_archive
 from protocol.errors import ErrorCode, OperationError
+from protocol.frames import AgentFrame, TicketRequest
 from protocol.join_token import JoinToken
 from simulators.redfish.tls import TlsMaterial
 from tests.agent.boot_site import AREA_OFFSET, BootSite, expected_iso
@@ -127,6 +128,7 @@ async def test_a_new_medium_ends_the_one_before(site: BootSite, client: aiohttp.
     assert (await fetched(client, second))[0] == 200
 
 
+@pytest.mark.case("B59")
 async def test_a_medium_that_was_taken_away_is_gone(site: BootSite, client: aiohttp.ClientSession) -> None:
     url = await site.server.offer_medium(NODE, "media")
     await site.server.media.withdraw(NODE, "media")
@@ -363,6 +365,42 @@ async def test_any_other_machine_goes_on_to_its_next_device(
     assert status == 200
     assert script.endswith(b"exit\n")
     assert b"kernel" not in script
+
+
+async def test_while_the_control_plane_is_away_no_machine_waits_for_another(
+    site: BootSite, ipxe: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rack that comes back after a power cut asks for everybody's script at once."""
+    asked: set[str] = set()
+    both = asyncio.Event()
+
+    def hear(frame: AgentFrame) -> None:
+        assert isinstance(frame, TicketRequest)
+        asked.update(frame.machine.macs if frame.machine is not None else ())
+        if len(asked) == 2:
+            both.set()
+
+    monkeypatch.setattr(site.giver.tickets, "_say", hear)
+    others = [asyncio.create_task(site.server.media.script(f"b8:2a:72:dd:a0:9{number}")) for number in range(2)]
+    try:
+        # Sooner than anybody's patience ends.
+        await asyncio.wait_for(both.wait(), 8)
+    finally:
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+
+async def test_while_the_image_is_being_replaced_a_machine_goes_on_to_its_next_device(
+    site: BootSite, client: aiohttp.ClientSession, ipxe: str
+) -> None:
+    again = await site.restarted(ipxe)
+    try:
+        (site.folder / "image" / "ramdisk.iso.json").unlink()
+        _, script = await again.server.media.script(MAC)
+    finally:
+        await again.server.aclose()
+    assert script.endswith("exit\n")
 
 
 async def test_a_machine_whose_load_has_failed_gets_the_same_script_again(

@@ -181,6 +181,7 @@ async def test_b51_an_agent_that_dies_before_it_intended_to_go_says_that_the_mac
     await after.end()
 
 
+@pytest.mark.case("B51")
 async def test_an_agent_that_dies_between_the_intent_and_the_act_goes_on_in_the_same_boot(
     folder: Path, clock: FakeClock
 ) -> None:

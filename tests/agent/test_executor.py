@@ -89,6 +89,7 @@ async def test_a_change_is_durable_at_each_step_before_it_is_told(
         assert ending.result == {"state": "on", "changed": True, "verbUsed": "X", "forced": False}
 
 
+@pytest.mark.case("B49")
 async def test_a_repeated_id_is_answered_at_every_stage_and_done_once(
     folder: Path, clock: FakeClock, machines: Machines
 ) -> None:
@@ -110,6 +111,7 @@ async def test_a_repeated_id_is_answered_at_every_stage_and_done_once(
         assert machines.acts["m1 reset"] == 1
 
 
+@pytest.mark.case("B49")
 async def test_an_id_that_was_settled_long_ago_is_answered_with_its_old_ending(
     folder: Path, clock: FakeClock, machines: Machines
 ) -> None:
@@ -147,6 +149,7 @@ async def test_a_refused_id_stays_refused_after_it_was_settled(
         assert not machines.acts
 
 
+@pytest.mark.case("B49")
 async def test_a_read_touches_no_disk_and_is_not_read_again_until_it_is_settled(
     folder: Path, clock: FakeClock, machines: Machines
 ) -> None:

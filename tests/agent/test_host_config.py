@@ -18,10 +18,12 @@ OTHER = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIG90aGVyb3RoZXJvdGhlcm90aGVyb3RoZXJ
 
 @dataclass(frozen=True)
 class System(Host):
-    """An installed system: services by name as [enabled, running]; those in `stubborn` never change."""
+    """An installed system: services by name as [enabled, running]; those in `stubborn` never change, and those in
+    `failing` are started again and again."""
 
     services: dict[str, list[bool]] = field(default_factory=dict)
     stubborn: set[str] = field(default_factory=set)
+    failing: set[str] = field(default_factory=set)
     ran: list[tuple[str, ...]] = field(default_factory=list)
 
     async def run(self, *words: str, timeout: float, given: bytes | None = None) -> Ran:
@@ -31,15 +33,17 @@ class System(Host):
             return Ran(0, "", "")
         unit = words[-1]
         state = self.services.get(unit)
-        if words[1] == "show":
+        if words[1:3] == ("show", "--property=LoadState"):
             return Ran(0, "loaded\n" if state is not None else "not-found\n", "")
         if state is None:
             return Ran(5, "", f"Unit {unit} not found.")
         match words[1]:
             case "is-enabled":
                 return Ran(0, "enabled\n" if state[0] else "disabled\n", "")
-            case "is-active":
-                return Ran(0, "active\n" if state[1] else "inactive\n", "")
+            case "show" if state[1] and unit in self.failing:
+                return Ran(0, "ActiveState=activating\nSubState=auto-restart\n", "")
+            case "show":
+                return Ran(0, f"ActiveState={'active' if state[1] else 'inactive'}\nSubState=any\n", "")
             case "enable" | "disable" if unit not in self.stubborn:
                 state[0] = words[1] == "enable"
             case "start" | "stop" | "restart" if unit not in self.stubborn:
@@ -48,7 +52,7 @@ class System(Host):
 
     @property
     def acts(self) -> list[str]:
-        reads = ("show", "is-enabled", "is-active")
+        reads = ("show", "is-enabled")
         return [" ".join(words) for words in self.ran if words[1] not in reads]
 
 
@@ -128,6 +132,18 @@ async def test_a_fault_of_one_item_keeps_none_of_the_others_from_being_done(syst
     assert "this agent itself" in told["services.rackwright-daemon"]
     assert system.services["ssh.service"] == [True, True]
     assert len(issues) == 7
+
+
+async def test_a_service_that_fails_again_and_again_does_not_run_and_can_be_stopped(
+    system: System, root: Path
+) -> None:
+    system.services["nginx.service"] = [True, True]
+    system.failing.add("nginx.service")
+    configurator = HostConfigurator(system, root)
+    (issue,) = await configurator.apply({"services": {"nginx": {"state": "running"}}})
+    assert issue.message == "nginx.service does not run after all: systemd goes on starting it (auto-restart)"
+    assert await configurator.apply({"services": {"nginx": {"state": "stopped"}}}) == []
+    assert system.services["nginx.service"] == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,13 @@ from agent import image_cache, image_download
 from agent.image_cache import ImageCache
 from agent.image_logins import ImageLogins
 from drivers.image_access import ImageAccess
+from drivers.linux.connection import LinuxConnection
+from drivers.linux.deploy import LinuxDeploy
 from protocol.errors import ErrorCode, OperationError
+from protocol.shapes.deploy import Image, ImageFormat, WriteImage
 from tests.agent.boot_site import BootSite
 from tests.agent.image_origin import Origin
+from tests.drivers.linux.machine import Machine, call
 
 IMAGE = random.Random(7).randbytes(2_000_000)
 OTHER = random.Random(8).randbytes(2_000_000)
@@ -146,6 +150,7 @@ async def test_an_origin_that_is_busy_is_asked_again(
     assert await fetched(client, await offered(site, origin)) == (200, IMAGE)
 
 
+@pytest.mark.case("B53")
 @pytest.mark.parametrize("status", [401, 403, 404])
 async def test_what_the_origin_refuses_is_told_at_once(site: BootSite, origin: Origin, status: int) -> None:
     origin.statuses = [status]
@@ -169,6 +174,55 @@ async def test_a_failed_origin_is_not_asked_by_each_machine(site: BootSite, orig
     assert len(origin.asked) == 1
 
 
+@pytest.mark.case("B53")
+@pytest.mark.parametrize("wrong", [OTHER, IMAGE[:500_000]], ids=["another checksum", "a short body with 200"])
+async def test_b53_an_image_that_came_wrong_once_is_fetched_whole_once_more(
+    site: BootSite, origin: Origin, client: aiohttp.ClientSession, wrong: bytes
+) -> None:
+    origin.instead = [wrong]
+    url = await offered(site, origin)
+    await until_stored(site)
+    assert origin.asked == [None, None]
+    assert await fetched(client, url) == (200, IMAGE)
+
+
+@pytest.mark.case("B53")
+async def test_b53_a_machine_that_reads_along_while_it_comes_wrong_has_the_right_one_in_the_end(
+    site: BootSite, origin: Origin, tmp_path: Path
+) -> None:
+    origin.instead = [OTHER]
+    origin.before_gate = 1_900_000
+    origin.gate.clear()
+    machine = Machine(tmp_path / "machine")
+    disk = machine.add_disk("sda", 4 << 20)
+    image = Image(url=await offered(site, origin), sha256=DIGEST.removeprefix("sha256-"), format=ImageFormat.RAW)
+    writing = asyncio.create_task(
+        LinuxDeploy(LinuxConnection(machine.host)).write_image(WriteImage(image=image, grow_root=False), call())
+    )
+    async with asyncio.timeout(20):
+        while not site.server._cache._readers[DIGEST]:
+            await asyncio.sleep(0.01)
+    origin.gate.set()
+    await writing
+    assert disk.read_bytes()[: len(IMAGE)] == IMAGE
+    assert origin.asked == [None, None]
+
+
+@pytest.mark.case("B53")
+async def test_b53_an_origin_that_trickles_is_asked_anew_and_given_up(
+    site: BootSite, origin: Origin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(image_download, "_PACE_SECONDS", 0.1)
+    origin.pause = 0.02
+    with pytest.raises(OperationError, match="does not give it: it has sent") as failure:
+        await _offered_for_ever(site, origin)
+    assert failure.value.code is ErrorCode.UNREACHABLE
+    assert len(origin.asked) == 4
+    assert all(origin.asked[1:]), "it goes on where it was"
+    assert f"{DIGEST}.part" in stored(site)
+
+
+@pytest.mark.case("B53")
 async def test_an_image_of_another_checksum_never_looks_whole(
     site: BootSite, origin: Origin, client: aiohttp.ClientSession
 ) -> None:
@@ -182,6 +236,10 @@ async def test_an_image_of_another_checksum_never_looks_whole(
         with pytest.raises(aiohttp.ClientPayloadError):
             await answer.read()
     assert got == OTHER[:900_000]
+    async with asyncio.timeout(10):
+        while stored(site):
+            await asyncio.sleep(0.01)
+    assert origin.asked == [None, None]
     status, words = await fetched(client, url)
     assert status == 409
     assert b"another one than was asked for" in words
@@ -331,6 +389,7 @@ async def test_an_image_larger_than_the_cache_is_refused_with_what_to_do(tmp_pat
     await cache.aclose()
 
 
+@pytest.mark.case("B53")
 async def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = ImageCache(tmp_path / "images", 1 << 40, HERE)
     monkeypatch.setattr(image_cache, "_DISK_RESERVE", 1 << 60)

@@ -81,6 +81,7 @@ async def test_a_command_goes_to_the_machine_and_its_ending_comes_back(
         assert agent.link.status.connected
 
 
+@pytest.mark.case("B49")
 async def test_a_cut_connection_is_made_again_and_the_ending_is_told_again(
     tmp_path: Path, clock: FakeClock, machines: Machines
 ) -> None:
@@ -95,7 +96,8 @@ async def test_a_cut_connection_is_made_again_and_the_ending_is_told_again(
         assert machines.acts["m1 reset"] == 1
 
 
-@pytest.mark.parametrize("status", [401, 403, 404, 429, 500, 502, 503])
+@pytest.mark.case("B50")
+@pytest.mark.parametrize("status", [401, 403, 404, 409, 423, 429, 500, 502, 503])
 async def test_refusals_of_a_deploy_under_way_are_transient(
     status: int, tmp_path: Path, clock: FakeClock, machines: Machines
 ) -> None:
@@ -104,6 +106,24 @@ async def test_refusals_of_a_deploy_under_way_are_transient(
         assert f"answered {status}: being deployed" in await agent.error()
         await agent.plane.next(Hello)
         assert agent.link.status.attempts == 3
+
+
+@pytest.mark.case("B50")
+async def test_b50_agents_that_are_told_the_same_time_to_come_again_come_no_sooner_and_not_together(
+    tmp_path: Path, clock: FakeClock, machines: Machines
+) -> None:
+    (tmp_path / "state").mkdir()
+    store = IdentityStore(tmp_path / "state" / "identity")
+    async with control_plane(tmp_path, refusal_headers={"Retry-After": "60"}) as plane:
+        await join(plane.url, plane.token(), store)
+        plane.refuse_status = [(423, "locked")] * 20
+        agent = Agent(tmp_path / "state", clock)
+        endpoint = Endpoint.parse(plane.url)
+        links = [Link(endpoint, store, agent.executor, lambda _: agent.hello()) for _ in range(20)]
+        waits = [await link._one_round() for link in links]
+        await agent.kill()
+    assert all(60 <= seconds <= 61 for seconds in waits)
+    assert len(set(waits)) == 20
 
 
 async def test_a_control_plane_that_is_away_is_waited_for(
@@ -269,6 +289,7 @@ async def test_frames_of_a_newer_control_plane_are_answered_with_an_error_and_no
         assert len(agent.plane.hellos) == 1
 
 
+@pytest.mark.case("B50")
 def test_delays_grow_to_their_cap_and_are_never_in_step() -> None:
     backoff, chance = Backoff(), random.Random(7)
     assert [backoff.bound(failures) for failures in (1, 2, 3, 6, 7, 50, 5000)] == [1, 2, 4, 32, 60, 60, 60]
@@ -292,6 +313,7 @@ class _AlwaysMost(random.Random):
         return b
 
 
+@pytest.mark.case("B50")
 async def test_a_control_plane_that_welcomes_and_drops_is_not_hammered(
     tmp_path: Path, clock: FakeClock, machines: Machines
 ) -> None:

@@ -130,6 +130,14 @@ async def failure_of(
     return failure.value
 
 
+async def test_the_files_of_an_upgrade_that_still_goes_on_are_left_alone(folder: Path) -> None:
+    (folder / "upgrade").mkdir()
+    (folder / "upgrade" / "0.deb").write_bytes(b"being read by dpkg")
+    error = await failure_of(Agent(folder, System(installing=["activating\n"])))
+    assert error.code is ErrorCode.BUSY
+    assert (folder / "upgrade" / "0.deb").read_bytes() == b"being read by dpkg"
+
+
 async def test_another_checksum_installs_nothing(folder: Path) -> None:
     agent = Agent(folder, System())
     error = await failure_of(agent, DEB + b"x")

@@ -114,6 +114,7 @@ class ControlPlane:
         """Id of each token made, and why it is refused."""
         self.refuse_status: list[tuple[int, str]] = []
         """HTTP answers to give before one is welcomed."""
+        self.refusal_headers: dict[str, str] = {}
         self.goodbye: Goodbye | None = None
         self.subprotocol = SUBPROTOCOL
         self.validity = (-DAY, 30 * DAY)
@@ -180,7 +181,8 @@ class ControlPlane:
             return Response(200, "OK", Headers({"Content-Length": str(len(body))}), body)
         if request.path == "/agent" and self.refuse_status:
             status, text = self.refuse_status.pop(0)
-            return Response(status, "No", Headers({"Content-Length": str(len(text))}), text.encode())
+            headers = Headers({"Content-Length": str(len(text)), **self.refusal_headers})
+            return Response(status, "No", headers, text.encode())
         return None
 
     async def _serve(self, connection: ServerConnection) -> None:

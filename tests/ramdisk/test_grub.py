@@ -404,6 +404,7 @@ def test_links_of_the_installed_system_stay_inside_it(tmp_path: Path) -> None:
         ("if true; then\n", "'fi' is missing"),
         ("fi\n", "'fi' stands alone"),
         ("while true; do set a=b; done\n", "does not come to an end"),
+        ("while do done\n", "does not come to an end"),
         ("function f { f; }\nf\n", "calls itself without end"),
         ("configfile /boot/grub/grub.cfg\n", "lead to each other without end"),
         ("submenu s { true; }\n", "leads nowhere|is empty"),

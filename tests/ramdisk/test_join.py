@@ -118,6 +118,7 @@ async def test_a_restarted_process_has_joined_already(boot: Boot, tmp_path: Path
         assert len(plane.joins) == 1
 
 
+@pytest.mark.case("B50")
 async def test_a_control_plane_that_is_away_is_asked_again_and_said_once(boot: Boot) -> None:
     boot.give(token())
     away = JoinFailed("https://127.0.0.1:1 cannot be reached (refused): check the address")

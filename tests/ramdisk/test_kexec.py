@@ -126,18 +126,18 @@ def own(installed: Installed, tmp_path: Path) -> OwnMachine:
     return OwnMachine(Drivers(), departures, state, installed.host)
 
 
-async def run(own: OwnMachine, **payload: object) -> Answer:
+async def run(own: OwnMachine, seconds: float = 60.0, **payload: object) -> Answer:
     CURRENT_COMMAND.set("cmd_1")
     handler = Kexec(own)
     asked = {**HINTS, **payload}
     assert handler.faults(asked) == []
     async with handler.turn(asked) as work:
-        return await work.run(60.0, lambda _message, _percent: None)
+        return await work.run(seconds, lambda _message, _percent: None)
 
 
-async def failure_of(own: OwnMachine, **payload: object) -> OperationError:
+async def failure_of(own: OwnMachine, seconds: float = 60.0, **payload: object) -> OperationError:
     with pytest.raises(OperationError) as failure:
-        await run(own, **payload)
+        await run(own, seconds, **payload)
     assert not own.departures.is_leaving
     return failure.value
 
@@ -196,6 +196,17 @@ async def test_b52_support_is_probed_before_the_disk_is_touched(
     assert error.code is ErrorCode.UNSUPPORTED
     assert said in error.message
     assert "power.setPower" in error.message
+    assert installed.mounts == []
+
+
+async def test_no_disk_is_chosen_before_the_machine_has_shown_all_of_them(
+    installed: Installed, own: OwnMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("drivers.linux.devices._LOOK_SECONDS", 0.001)
+    installed.host.devices_settling.touch()
+    error = await failure_of(own, 0.02)
+    assert error.code is ErrorCode.TIMEOUT
+    assert "waiting until the machine has shown all its devices" in error.message
     assert installed.mounts == []
 
 

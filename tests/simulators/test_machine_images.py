@@ -164,6 +164,20 @@ async def test_an_image_that_is_not_there_is_told_without_its_path(server: Image
     assert shown(server.url) == f"http://127.0.0.1:{server.port}/…/{NAME}"
 
 
+async def test_a_server_that_leads_round_in_circles_is_told_without_its_path(
+    server: ImageServer, tmp_path: Path
+) -> None:
+    server.knows_head = False
+
+    async def round_in_circles(request: web.Request) -> web.StreamResponse:
+        raise web.HTTPFound(request.path)
+
+    server.spoil = [round_in_circles] * 20
+    with pytest.raises(ImageFault, match="TooManyRedirects") as failure:
+        await open_url(server.url, spool=tmp_path)
+    assert "s3cr3t" not in str(failure.value)
+
+
 async def test_a_host_that_does_not_answer_is_told_with_its_cause(server: ImageServer, tmp_path: Path) -> None:
     closed = "http://127.0.0.1:1/s3cr3t/x.iso"
 

@@ -115,6 +115,7 @@ async def test_waiting_for_the_ramdisk_writes_no_commands(sqlite_metal: MetalRig
     assert len(await sqlite_metal.rig.commands(workflow_id)) == before == 4
 
 
+@pytest.mark.case("B56")
 async def test_b56_what_something_else_has_switched_on_is_switched_off_again_and_its_boot_device_set_anew(
     metal: MetalRig,
 ) -> None:
@@ -132,6 +133,7 @@ async def test_b56_what_something_else_has_switched_on_is_switched_off_again_and
     assert metal.acts[:6] == [*STARTED, *again]
 
 
+@pytest.mark.case("B56")
 async def test_b56_something_that_never_lets_go_is_a_failure_that_says_so_once_the_retries_are_spent(
     sqlite_metal: MetalRig,
 ) -> None:
@@ -150,6 +152,7 @@ async def test_b56_something_that_never_lets_go_is_a_failure_that_says_so_once_t
     assert row.cause.message == workflow.error.message
 
 
+@pytest.mark.case("B56")
 async def test_b56_a_retry_reads_the_machines_real_state_and_plans_anew(metal: MetalRig) -> None:
     """The first attempt has switched it off and failed; somebody switches it on; the second one must see that."""
     broken = iter([True])
@@ -161,8 +164,12 @@ async def test_b56_a_retry_reads_the_machines_real_state_and_plans_anew(metal: M
         return None
 
     metal.power, metal.first = "on", breaks
-    workflow = await metal.finish(await begin(metal, retries=1))
+    workflow_id = await begin(metal, retries=1)
+    workflow = await metal.finish(workflow_id)
     assert workflow.state.value == "succeeded", workflow.error
+    events = await metal.rig.events(workflow_id)
+    (error,) = [data["error"] for kind, data in events if kind == "workflow.step.retrying"]
+    assert "the slot is busy" in error["message"]
     assert metal.acts[:5] == [
         "site: power.setPower off",
         "site: virtual-media.insertMedia rackwright:ramdisk",
@@ -182,6 +189,7 @@ async def test_a_machine_that_starts_its_own_system_instead_fails_the_attempt_at
     assert metal.rig.clock.now - begun < 120_000
 
 
+@pytest.mark.case("B56")
 async def test_a_machine_that_is_seen_off_again_fails_the_attempt_and_is_started_by_the_next(metal: MetalRig) -> None:
     starts = iter([None, "ramdisk"])
     metal.boots_to = lambda: next(starts)
@@ -243,6 +251,7 @@ async def test_a_bmc_that_does_not_answer_at_the_end_keeps_the_cause_all_the_sam
     assert "its BMC does not answer: UNREACHABLE: no route to host" in workflow.error.message
 
 
+@pytest.mark.case("B12")
 async def test_b12_a_machine_that_still_runs_the_ramdisk_is_switched_off_and_then_its_image_taken_out(
     metal: MetalRig,
 ) -> None:
@@ -255,6 +264,36 @@ async def test_a_ramdisk_that_is_to_go_on_running_is_not_switched_off(sqlite_met
     await sqlite_metal.finish(await begin(sqlite_metal, **{"with": {"keepRunning": True}}))
     assert sqlite_metal.acts[-1] == "site: virtual-media.ejectMedia cd"
     assert (sqlite_metal.power, sqlite_metal.medium) == ("on", None)
+
+
+async def test_a_ramdisk_that_nobody_hears_of_any_more_is_switched_off_as_well(metal: MetalRig) -> None:
+    """Its agent has died, or its network; nothing has told the machine to leave it."""
+    workflow_id = await begin(metal, {**work("think")})
+
+    async def lost(_: object) -> None:
+        metal.rig.machine.up = None
+        await metal.rig.machine.ramdisk.disconnect()
+
+    metal.rig.code["think"] = lost
+    await metal.finish(workflow_id)
+    assert metal.acts[-2:] == ["site: power.setPower off", "site: virtual-media.ejectMedia cd"]
+
+
+@pytest.mark.parametrize("way", ["boot.kexec", "node.reboot", "task.run"])
+async def test_a_machine_that_has_left_its_ramdisk_for_a_system_without_an_agent_is_left_on(
+    sqlite_metal: MetalRig, way: str
+) -> None:
+    def leaves(what: str, row: Any) -> Ending | None:
+        if what != way:
+            return None
+        sqlite_metal.rig.machine.up = None
+        return done(then="reboot") if way == "task.run" else done()
+
+    sqlite_metal.first = leaves
+    step = {"use": way, "on": "ramdisk", **({"with": {"script": "exit 0"}} if way == "task.run" else {})}
+    workflow_id = await begin(sqlite_metal, step, timeout="5m")
+    await sqlite_metal.finish(workflow_id)
+    assert "site: power.setPower off" not in sqlite_metal.acts
 
 
 async def test_a_machine_that_runs_its_own_system_is_left_on(sqlite_metal: MetalRig) -> None:

@@ -92,6 +92,7 @@ async def test_a_wrong_image_fails_the_node_with_the_ramdisks_own_words(sqlite_m
     assert "write (metal.writeImage): NOT_APPLIED: the checksum is wrong" in row.cause.message
 
 
+@pytest.mark.case("B51")
 async def test_a_machine_that_is_switched_off_while_it_is_written_is_not_waited_for(metal: MetalRig) -> None:
     usual = metal.rig.machine.ramdisk.answer
 
@@ -156,6 +157,7 @@ async def test_kexec_leads_into_the_installed_system(metal: MetalRig) -> None:
     assert "ramdisk: node.reboot" not in metal.acts
 
 
+@pytest.mark.case("B52")
 async def test_b52_a_lasting_boot_from_the_disk_is_set_before_the_jump(sqlite_metal: MetalRig) -> None:
     await sqlite_metal.finish(await begin(sqlite_metal, BOOT, START))
     acts = sqlite_metal.acts
@@ -164,8 +166,18 @@ async def test_b52_a_lasting_boot_from_the_disk_is_set_before_the_jump(sqlite_me
     assert "site: boot.setBootDevice none" not in acts
 
 
-async def test_b52_where_kexec_is_not_possible_the_ramdisk_restarts_the_machine(metal: MetalRig) -> None:
-    metal.first = lambda what, row: refused("the kernel is locked down", "UNSUPPORTED") if "kexec" in what else None
+@pytest.mark.case("B52")
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("UNSUPPORTED", "this kernel was built without kexec"),
+        ("NOT_APPLIED", "kexec_file_load failed: Operation not permitted"),
+    ],
+)
+async def test_b52_where_kexec_is_not_possible_the_ramdisk_restarts_the_machine(
+    metal: MetalRig, code: str, words: str
+) -> None:
+    metal.first = lambda what, row: refused(words, code) if "kexec" in what else None
     workflow_id = await begin(metal, BOOT, START)
     assert (await metal.finish(workflow_id)).state.value == "succeeded"
     result = (await metal.step(workflow_id, "start")).result
@@ -173,6 +185,7 @@ async def test_b52_where_kexec_is_not_possible_the_ramdisk_restarts_the_machine(
     assert result["means"] == "reboot"
 
 
+@pytest.mark.case("B52")
 async def test_b52_a_kexec_that_hangs_is_followed_by_the_bmc_and_the_boot_medium_is_out_by_then(
     metal: MetalRig,
 ) -> None:
@@ -193,6 +206,40 @@ async def test_b52_a_kexec_that_hangs_is_followed_by_the_bmc_and_the_boot_medium
     assert acts.count("ramdisk: boot.kexec") == 1
 
 
+@pytest.mark.case("B52")
+@pytest.mark.parametrize("ends", ["succeeded", "unknown"])
+async def test_b52_a_reset_that_takes_its_bmc_long_to_switch_off_switches_on_all_the_same(
+    sqlite_metal: MetalRig, ends: str
+) -> None:
+    metal = sqlite_metal
+    metal.first = hanging(metal, "boot.kexec")
+    usual, held = metal.rig.site.answer, list[str]()
+
+    def slow(row: Any) -> Ending | None:
+        if row.key.endswith(":reset"):
+            held.append(row.id)
+            return None
+        return usual(row)
+
+    metal.rig.site.answer = slow
+    start = {**START, "with": {"means": ["kexec", "reset"], "patience": "2m"}}
+    workflow_id = await begin(metal, BOOT, start)
+    while not held:
+        await metal.turn(workflow_id)
+    for _ in range(5):
+        metal.rig.clock.pass_by(60_000)
+        await metal.rig.run(workflow_id, hinted=True)
+    metal.power, metal.rig.machine.up = "off", None
+    ending = done(state="off") if ends == "succeeded" else refused("the agent was killed", "OUTCOME_UNKNOWN")
+    await metal.rig.site.finish(held[0], ending)
+    workflow = await metal.finish(workflow_id)
+    assert workflow.state.value == "succeeded", workflow.error
+    result = (await metal.step(workflow_id, "start")).result
+    assert result is not None
+    assert result["means"] == "reset"
+    assert "site: power.setPower on" in metal.acts[-4:]
+
+
 async def test_the_profile_says_which_means_there_are_and_how_long_each_is_given(sqlite_metal: MetalRig) -> None:
     sqlite_metal.first = hanging(sqlite_metal, "boot.kexec")
     start = {**START, "with": {"means": ["kexec"], "patience": "2m"}}
@@ -204,6 +251,7 @@ async def test_the_profile_says_which_means_there_are_and_how_long_each_is_given
     assert acts[acts.index("ramdisk: boot.kexec") + 1] != "site: power.setPower off"
 
 
+@pytest.mark.case("B51")
 async def test_what_every_means_came_to_is_told_when_nothing_brings_it_back(sqlite_metal: MetalRig) -> None:
     def nothing_works(what: str, row: Any) -> Ending | None:
         if "kexec" in what:
@@ -235,6 +283,7 @@ async def test_a_machine_that_starts_its_ramdisk_once_more_is_told_so(sqlite_met
     assert "reset: the machine has started its ramdisk once more" in workflow.error.message
 
 
+@pytest.mark.case("B51")
 async def test_b51_a_kexec_whose_report_is_lost_is_done_once_and_seen_by_the_systems_agent(metal: MetalRig) -> None:
     def lost(what: str, row: Any) -> Ending | None:
         if "kexec" in what:
@@ -250,6 +299,7 @@ async def test_b51_a_kexec_whose_report_is_lost_is_done_once_and_seen_by_the_sys
     assert metal.acts.count("ramdisk: boot.kexec") == 1
 
 
+@pytest.mark.case("B51")
 async def test_a_system_that_came_late_is_not_restarted_by_the_retry(sqlite_metal: MetalRig) -> None:
     sqlite_metal.first = hanging(sqlite_metal, "boot.kexec")
     start = {**START, "retries": 1, "with": {"means": ["kexec"], "patience": "2m"}}
@@ -289,6 +339,26 @@ async def test_a_machine_that_is_back_by_itself_is_left_alone(sqlite_metal: Meta
     await sqlite_metal.rig.machine.boot("daemon")
     assert (await sqlite_metal.do("remediate")).state.value == "succeeded"
     assert sqlite_metal.deeds == []
+
+
+async def test_a_machine_whose_agent_comes_back_while_its_power_is_read_is_not_reset(sqlite_metal: MetalRig) -> None:
+    metal = sqlite_metal
+    await metal.define("remediate", {"id": "up", "use": "metal.bringUp"})
+    await metal.force("deployed", base="deployed")
+    await metal.rig.machine.boot("daemon")
+    metal.power = "on"
+    await metal.rig.machine.daemon.disconnect()
+    metal.rig.machine.up = None
+    workflow_id = await metal.begin("remediate")
+    while not metal.deeds:
+        await metal.rig.run(workflow_id, hinted=True)
+        await metal.rig.agents_work()
+    # Its network was away, and it never went down.
+    metal.rig.machine.up = metal.rig.machine.daemon
+    await metal.rig.machine.daemon.connect()
+    workflow = await metal.finish(workflow_id)
+    assert workflow.state.value == "succeeded", workflow.error
+    assert metal.acts == []
 
 
 def hanging(metal: MetalRig, kind: str) -> Any:

@@ -176,6 +176,15 @@ async def test_a_release_whose_erasure_was_skipped_has_failed(metal: MetalRig) -
     assert (row.cause.code, "it has erased nothing" in row.cause.message) == ("NOT_ERASED", True)
 
 
+async def test_recovering_does_not_make_a_machine_clean_whose_erasure_was_skipped(metal: MetalRig) -> None:
+    await bound(metal)
+    await metal.define("release", BOOT, {**ERASE, "when": "disk.kind=tape"})
+    await metal.force("deployed", base="deployed")
+    await metal.do("release")
+    assert await metal.recover() == "deployed"
+    assert (await metal.provision()).base.value == "deployed"
+
+
 async def test_a_release_that_goes_on_without_its_erasure_has_failed(metal: MetalRig) -> None:
     await bound(metal)
     await metal.define("release", BOOT, {**ERASE, "onFailure": "continue"})

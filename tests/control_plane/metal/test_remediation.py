@@ -11,6 +11,7 @@ from control_plane.metal.remediation import Candidate, Remediation, grounds, hel
 from control_plane.metal.rows import find_provision, put_provision
 from control_plane.nodes import create_node, find_node
 from control_plane.store import Transaction
+from protocol.errors import RequestError
 from protocol.ids import new_id
 from tests.control_plane.engine.rig import TENANT, power
 from tests.control_plane.metal.metal_rig import MetalRig, bound, refused
@@ -148,6 +149,66 @@ async def test_what_an_operator_has_switched_off_stays_off_even_when_the_command
     assert await remediation(metal).sweep() == 0
     await metal.rig.store.write(lambda tx: tx.run("DELETE FROM commands"))
     assert await remediation(metal).sweep() == 0
+
+
+@pytest.mark.case("B56")
+async def test_what_was_switched_on_again_and_went_off_by_itself_is_brought_back(opted_in: MetalRig) -> None:
+    """As a reset through its BMC leaves it: off, and on shortly after."""
+    metal = opted_in
+    await metal.define("restart", power("off"), {**power("on"), "id": "again"})
+    await metal.finish(await metal.rig.store.write(_start_plain, metal, "restart"))
+    metal.rig.clock.pass_by(5 * MINUTE)
+    await seen(metal, "off")
+    metal.rig.clock.pass_by(3 * MINUTE)
+    assert await remediation(metal).sweep() == 1
+
+
+async def test_an_off_that_was_noted_counts_no_more_once_the_machine_was_switched_on(opted_in: MetalRig) -> None:
+    metal = opted_in
+    await metal.force("deployed", base="deployed", remediate=True, asked_off_at=metal.rig.clock.now)
+    metal.rig.clock.pass_by(MINUTE)
+    await metal.define("on", power("on"))
+    await metal.finish(await metal.rig.store.write(_start_plain, metal, "on"))
+    metal.rig.clock.pass_by(MINUTE)
+    await seen(metal, "off")
+    metal.rig.clock.pass_by(3 * MINUTE)
+    assert await remediation(metal).sweep() == 1
+
+
+async def test_the_end_of_a_remediation_is_not_lost_to_maintenance(opted_in: MetalRig) -> None:
+    metal = opted_in
+    metal.first = lambda what, row: refused("no route to host", "UNREACHABLE") if "Power on" in what else None
+    await seen(metal, "off")
+    await metal.rig.machine.off()
+    metal.rig.clock.pass_by(HOUR)
+    await remediation(metal).sweep()
+    await metal.finish((await metal.provision()).workflow_id or "", take=False)
+    with pytest.raises(RequestError, match="has just ended, and what came of it is not noted yet: ask again"):
+        await metal.maintenance("on")
+    await metal.owner.take_all()
+    assert await metal.maintenance("on") == "maintenance"
+    assert await metal.maintenance("off") == "failed"
+
+
+async def test_the_end_of_a_remediation_that_nobody_queued_is_found_by_the_sweep(opted_in: MetalRig) -> None:
+    metal = opted_in
+    metal.first = lambda what, row: refused("no route to host", "UNREACHABLE") if "Power on" in what else None
+    await seen(metal, "off")
+    await metal.rig.machine.off()
+    metal.rig.clock.pass_by(HOUR)
+    await remediation(metal).sweep()
+    await metal.finish((await metal.provision()).workflow_id or "", take=False)
+    await metal.rig.store.write(lambda tx: tx.run("DELETE FROM owner_queue"))
+    metal.rig.clock.pass_by(2 * MINUTE)
+    await metal.owner.settle_forgotten()
+    assert await metal.state() == "failed"
+    # What was settled, and taken back to service, is not settled once more.
+    await metal.rig.machine.boot("daemon")
+    assert await metal.recover() == "deployed"
+    metal.rig.clock.pass_by(2 * MINUTE)
+    await metal.owner.settle_forgotten()
+    assert await metal.state() == "deployed"
+    assert await metal.maintenance("on") == "maintenance"
 
 
 async def test_a_machine_that_keeps_going_away_has_failed_and_says_how_often(opted_in: MetalRig) -> None:

@@ -27,6 +27,8 @@ class Faults:
     """How many answers have one wrong byte."""
     rate: int = 0
     tags: list[str] = field(default_factory=list)
+    tagged: bool = True
+    """Whether it says which state of the image it sends."""
     heeds_conditions: bool = True
     """Whether it looks at If-Range."""
     part: int = 0
@@ -90,7 +92,8 @@ class ImageServer:
             request.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(content)}")
         else:
             request.send_response(200)
-        request.send_header("ETag", tag)
+        if faults.tagged:
+            request.send_header("ETag", tag)
         body = content[start:end]
         if faults.chunked:
             request.send_header("Transfer-Encoding", "chunked")

@@ -38,7 +38,13 @@ class Machine:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.host = FakeHost(folder / "sys", folder / "proc", folder / "dev", folder / "state")
+        self.host = FakeHost(
+            folder / "sys",
+            folder / "proc",
+            folder / "dev",
+            folder / "state",
+            devices_settling=folder / "devices-settling",
+        )
         for place in (self.host.sys / "block", self.host.proc / "self", self.host.dev):
             place.mkdir(parents=True)
 

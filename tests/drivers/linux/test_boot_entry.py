@@ -86,7 +86,7 @@ async def test_repeating_it_changes_nothing(machine: Machine, firmware: Firmware
     [b"\xff\xff\xff\xff\0\0", "Rückwärts".encode() + b"\0\0\0", b"\x3d\xd8A\0\0\0", b"\xff\xfeD\0\0\0", b"", b"\xff"],
     ids=["0xFF", "UTF-8", "half a pair", "byte order mark", "empty", "one byte"],
 )
-async def test_entries_with_unreadable_labels_are_kept_and_ours_are_still_found_and_removed(
+async def test_b55_entries_with_unreadable_labels_are_kept_and_ours_are_still_found_and_removed(
     label: bytes, machine: Machine, firmware: Firmware
 ) -> None:
     """LP 2072336, 2015602: labels that are no UTF-16 made the reader fail, and old entries stayed for ever."""

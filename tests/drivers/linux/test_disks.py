@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from drivers.linux.ata_identity import from_vpd
-from drivers.linux.disks import Disk, read_disks, wwn_of
+from drivers.linux.disks import NEVER_MEANT, Disk, read_disks, wwn_of
 from drivers.linux.hints import matching, misses, root_disk
 from drivers.linux.words import real
 from protocol.errors import ErrorCode, OperationError
@@ -108,15 +108,33 @@ def test_a_file_system_with_a_device_number_of_its_own_is_known_by_its_source(ma
     assert machine.disk("sda").unsuitable == "is in use: mounted at /"
 
 
-def test_our_own_boot_medium_is_never_a_target_also_as_a_stick(machine: Machine) -> None:
-    file = machine.add_disk("sda", 4 << 20, device=USB)
+def put_label(file: Path) -> None:
+    """That of our boot medium."""
     descriptor = b"\x01CD001\x01\0" + b" " * 32 + b"RACKWRIGHT".ljust(32)
     with file.open("r+b") as handle:
         handle.seek(32768)
         handle.write(descriptor)
+
+
+def test_our_own_boot_medium_is_never_a_target_also_as_a_stick(machine: Machine) -> None:
+    put_label(machine.add_disk("sda", 4 << 20, device=USB))
     found = machine.disk("sda")
     assert found.transport == "usb"
     assert found.unsuitable == "is the medium that this machine was started from"
+    assert not found.in_the_way
+
+
+@pytest.mark.parametrize(
+    "device", ["pci0000:00/ata1/host0/target0:0:0/0:0:0:0", "pci0000:40/0000:41:00.0/nvme/nvme0"]
+)
+def test_our_label_on_a_disk_that_is_built_in_keeps_it_from_being_passed_by(machine: Machine, device: str) -> None:
+    """A tenant could write it there, for the disk to outlive the release."""
+    name = "nvme0n1" if "nvme" in device else "sda"
+    put_label(machine.add_disk(name, 4 << 20, device=device))
+    found = machine.disk(name)
+    assert "carries the label of a boot medium" in (found.unsuitable or "")
+    assert found.in_the_way
+    assert found.unsuitable not in NEVER_MEANT
 
 
 @pytest.mark.parametrize(

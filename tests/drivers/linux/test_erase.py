@@ -7,6 +7,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -370,6 +371,22 @@ async def test_a_drive_with_another_password_is_not_touched_and_says_what_to_do(
     assert any(drive.file.read_bytes())
 
 
+async def test_a_drive_that_has_not_erased_itself_in_time_is_told_so_and_not_written_to_meanwhile(
+    machine: Machine, drive: AtaDrive
+) -> None:
+    def slow(words: tuple[str, ...]) -> Ran:
+        if "--security-erase-enhanced" in words:
+            raise OperationError(ErrorCode.TIMEOUT, "hdparm did not end within 50 s and was stopped")
+        return drive(words)
+
+    machine.host.programs["hdparm"] = slow
+    with pytest.raises(OperationError, match="hdparm did not end") as failed:
+        await erase(machine)
+    assert failed.value.code is ErrorCode.TIMEOUT
+    assert drive.password is None
+    assert drive.file.read_bytes() == b"\xa5" * 5 * MIB
+
+
 async def test_after_a_failed_erasure_the_password_is_taken_off_and_zeros_are_written(
     machine: Machine, drive: AtaDrive
 ) -> None:
@@ -531,6 +548,27 @@ def test_the_recorded_controller_erases_by_its_key(shared: Path) -> None:
     abilities = nvme.parse_controller(bytes(data))
     assert abilities.namespaces == 1
     assert nvme.acts(abilities, alone=True) == [nvme.Act.FORMAT_CRYPTO, nvme.Act.FORMAT_DATA]
+
+
+async def test_an_erasure_of_hours_takes_no_thread_from_the_rest_of_the_agent(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.add_disk("sda", 9 * MIB, device=PLAIN)
+    loop, begun, go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+
+    def long(self: BlockDevice, offset: int, size: int) -> bool:
+        loop.call_soon_threadsafe(begun.set)
+        return go_on.wait(30)
+
+    monkeypatch.setattr(BlockDevice, "zero_out", long)
+    erasing = asyncio.create_task(erase(machine))
+    await begun.wait()
+    try:
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: "done"), 10) == "done"
+    finally:
+        go_on.set()
+    assert (await erasing).disks[0].disk == "sda"
 
 
 async def test_a_cancelled_erasure_has_ended_when_it_says_so(

@@ -6,6 +6,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from ipaddress import ip_address
 from pathlib import Path
@@ -17,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from drivers.linux.image_source import ImageSource, shown_address
+from drivers.linux.image_source import ImageChangedError, ImageSource, shown_address
 from protocol.errors import ErrorCode, OperationError
 from tests.drivers.linux.image_server import Faults, serving
 
@@ -124,18 +125,74 @@ async def test_a_redirect_without_end_is_given_up() -> None:
 
 
 async def test_a_reading_thread_is_woken_by_an_abort() -> None:
-    stop = threading.Event()
     with serving(CONTENT, Faults(rate=1000)) as server:
-        source = ImageSource(server.url, deadline=time.monotonic() + 60, stop=stop)
+        source = ImageSource(server.url, deadline=time.monotonic() + 60)
         reading = asyncio.create_task(read_all(source))
         while not server.asked:
             await asyncio.sleep(0.01)
-        stop.set()
         source.abort()
         with pytest.raises(OperationError) as ended:
             await reading
     assert ended.value.code is ErrorCode.CANCELLED
 
 
+async def test_an_abort_that_comes_before_the_connection_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = HTTPConnection.connect
+
+    with serving(CONTENT) as server:
+        source = ImageSource(server.url, deadline=time.monotonic() + 60)
+
+        def connect(connection: HTTPConnection) -> None:
+            source.abort()
+            real(connection)
+
+        monkeypatch.setattr(HTTPConnection, "connect", connect)
+        with pytest.raises(OperationError) as ended:
+            await read_all(source)
+        assert server.asked == []
+    assert ended.value.code is ErrorCode.CANCELLED
+
+
+@pytest.mark.parametrize("faults", [Faults(tagged=False), Faults(tagged=False, part=1 << 20)], ids=["cut", "parts"])
+async def test_what_nothing_vouches_for_is_not_put_together(faults: Faults) -> None:
+    faults.drops = [1 << 20, len(CONTENT)]
+    with serving(CONTENT, faults) as server:
+        with pytest.raises(ImageChangedError, match="the rest may be another image's"):
+            await read_all(ImageSource(server.url, deadline=time.monotonic() + 30))
+        assert server.asked == [None]
+
+
+async def test_what_a_checksum_vouches_for_is_gone_on_with() -> None:
+    with serving(CONTENT, Faults(tagged=False, drops=[1 << 20, len(CONTENT)])) as server:
+        source = ImageSource(server.url, deadline=time.monotonic() + 30, has_checksum=True)
+        assert await read_all(source) == CONTENT
+        assert server.asked == [None, f"bytes={1 << 20}-"]
+
+
+async def test_an_answer_whose_end_nobody_can_tell_needs_a_checksum() -> None:
+    with serving(CONTENT, Faults(length=False)) as server:
+        with pytest.raises(OperationError, match="does not say how long it is") as refused:
+            await read_all(ImageSource(server.url, deadline=time.monotonic() + 30))
+        assert await read_all(ImageSource(server.url, deadline=time.monotonic() + 30, has_checksum=True)) == CONTENT
+    assert refused.value.code is ErrorCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("url", ["http://images..example/a.raw", "http://images.example/ä.raw", "http://x\u2028/a"])
+def test_an_address_that_nobody_could_ask_for_is_refused(url: str) -> None:
+    with pytest.raises(OperationError, match="is no image address") as refused:
+        ImageSource(url, deadline=time.monotonic() + 30)
+    assert refused.value.code is ErrorCode.INVALID_ARGUMENT
+
+
 def test_what_may_be_a_password_is_not_shown() -> None:
     assert shown_address("https://h/a.raw?sig=secret#x") == "https://h/a.raw"
+
+
+def test_what_admits_to_an_image_of_the_site_is_not_shown_and_which_image_it_is_stays() -> None:
+    token, digest = "0123456789" * 4, "ab" * 32
+    assert (
+        shown_address(f"http://site:8446/images/{token}/{digest}/a.raw")
+        == f"http://site:8446/images/***/{digest}/a.raw"
+    )
+    # The same digits in an address of somebody else's are a version.
+    assert shown_address(f"https://h/builds/{token}/a.raw") == f"https://h/builds/{token}/a.raw"

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drivers.linux.block_device import BlockDevice
 from drivers.linux.connection import LinuxConnection
 from drivers.linux.host import Ran
 from drivers.linux.md_superblock import parse_superblock, superblock_places
@@ -243,6 +244,24 @@ async def test_a_disk_is_made_blank_before_it_becomes_a_member(md: Md, raid: Lin
     data = md.machine.bytes_of("sda")
     assert not any(data[8192 : 4 * MIB])
     assert not any(data[-4 * MIB :])
+
+
+async def test_a_name_that_another_disk_has_taken_since_is_not_made_blank(
+    md: Md, raid: LinuxRaid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (md.machine.host.dev / "sda").write_bytes(b"\xa5" * SIZE)
+    real = BlockDevice.__init__
+
+    def swapped(self: BlockDevice, path: str, *, writing: bool = False) -> None:
+        if writing:
+            md.machine.write("block/sda/serial", "S-OTHER")
+        real(self, path, writing=writing)
+
+    monkeypatch.setattr(BlockDevice, "__init__", swapped)
+    asked = CreateVolume(controller="md", level=RaidLevel.RAID1, drives=["sda", "sdb"])
+    with pytest.raises(OperationError, match="sda is another disk now"):
+        await raid.create_volume(asked, call("raid.createVolume"))
+    assert md.machine.bytes_of("sda") == b"\xa5" * SIZE
 
 
 async def test_an_array_is_deleted_by_its_name_and_its_members_forget_it(md: Md, raid: LinuxRaid) -> None:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from drivers.linux.block_device import BlockDevice
 from drivers.linux.connection import LinuxConnection
 from drivers.linux.deploy import LinuxDeploy
 from drivers.linux.disk_writer import HEAD, UNFINISHED, cover_up, reveal
+from drivers.linux.host import Ran
 from protocol.errors import ErrorCode, OperationError
 from protocol.shapes import Nothing
 from protocol.shapes.deploy import DiskStage, Image, ImageFormat, RootDeviceHints, WriteImage, WriteImageResult
@@ -105,6 +107,16 @@ async def test_a_server_that_gives_less_than_was_asked_for_is_asked_for_the_rest
     assert disk.read_bytes()[: len(IMAGE)] == IMAGE
 
 
+async def test_without_a_checksum_and_a_word_of_the_server_a_cut_image_is_fetched_anew(
+    machine: Machine, disk: Path
+) -> None:
+    with serving(IMAGE, Faults(drops=[6 * MIB, len(IMAGE)], tagged=False)) as server:
+        result = await write(machine, Image(url=server.url))
+        assert server.asked == [None, None]
+    assert result.bytes == len(IMAGE)
+    assert disk.read_bytes()[: len(IMAGE)] == IMAGE
+
+
 async def test_a_server_that_goes_on_with_another_image_is_found_out(machine: Machine, disk: Path) -> None:
     faults = Faults(drops=[6 * MIB, len(IMAGE)], tags=['"old"'], heeds_conditions=False)
     with serving(IMAGE, faults) as server:
@@ -151,7 +163,7 @@ async def test_a_redirect_is_followed(machine: Machine, disk: Path) -> None:
 
 @pytest.mark.case("B53")
 @pytest.mark.parametrize("status", [401, 403, 404, 410])
-async def test_a_refused_image_fails_at_once_and_leaves_nothing_that_starts(
+async def test_b53_a_refused_image_fails_at_once_and_leaves_nothing_that_starts(
     machine: Machine, disk: Path, status: int
 ) -> None:
     with serving(IMAGE, Faults(status=[status])) as server:
@@ -267,6 +279,38 @@ async def test_a_disk_that_loses_what_was_written_is_found_out(
     assert disk.read_bytes().startswith(UNFINISHED)
 
 
+async def test_a_disk_that_loses_its_table_is_found_out_while_it_still_says_that_it_is_half_written(
+    machine: Machine, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = BlockDevice.write
+
+    def losing(self: BlockDevice, offset: int, data: memoryview) -> None:
+        if offset != self.sector:
+            real(self, offset, data)
+
+    monkeypatch.setattr(BlockDevice, "write", losing)
+    with serving(IMAGE) as server, pytest.raises(OperationError, match="does not hold its beginning"):
+        await write(machine, image_of(server.url, IMAGE))
+    assert disk.read_bytes().startswith(UNFINISHED)
+    assert await stage(machine) is DiskStage.FAILED
+
+
+async def test_neither_progress_nor_disk_nor_record_shows_what_admits_to_the_image(
+    machine: Machine, disk: Path
+) -> None:
+    token, heard = "0123456789" * 4, list[str]()
+    with serving(IMAGE, Faults(status=[404])) as server:
+        address = server.url.replace("image.raw", f"images/{token}/{hashlib.sha256(IMAGE).hexdigest()}/image.raw")
+        arguments = WriteImage(image=image_of(address, IMAGE), root_device=RootDeviceHints(name="sda"))
+        listening = replace(call(), progress=lambda words, _percent: heard.append(words))
+        with pytest.raises(OperationError, match="404") as failure:
+            await LinuxDeploy(LinuxConnection(machine.host)).write_image(arguments, listening)
+    disks = await LinuxDeploy(LinuxConnection(machine.host)).get_disks(Nothing(), call())
+    assert heard
+    assert token not in f"{heard} {failure.value} {failure.value.details} {disks}"
+    assert token.encode() not in disk.read_bytes()
+
+
 async def test_the_beginning_of_the_disk_is_written_last(
     machine: Machine, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,6 +393,26 @@ async def test_growing_can_be_left_out(machine: Machine, disk: Path) -> None:
     assert result.notes == []
     told = subprocess.run(["sfdisk", "--json", disk], capture_output=True, text=True, check=True)
     assert '"size":6144' in "".join(told.stdout.split())
+
+
+async def test_a_system_whose_growing_was_stopped_in_the_middle_starts_no_more(machine: Machine, disk: Path) -> None:
+    image = gpt_image(12 * MIB, [(1, LINUX_ROOT, 2048, 8191)])
+    node = bytearray(1 * MIB)
+    node[1080:1082] = b"\x53\xef"
+    (machine.host.dev / "sda1").write_bytes(node)
+    machine.host.programs["e2fsck"] = lambda _words: Ran(0, "", "")
+
+    def stopped(_words: tuple[str, ...]) -> Ran:
+        assert not disk.read_bytes().startswith(UNFINISHED)
+        raise OperationError(ErrorCode.TIMEOUT, "resize2fs did not end within 5 s and was stopped")
+
+    machine.host.programs["resize2fs"] = stopped
+    with serving(image) as server, pytest.raises(OperationError, match="resize2fs did not end"):
+        await write(machine, image_of(server.url, image))
+    left = disk.read_bytes()
+    assert left.startswith(UNFINISHED)
+    assert b"EFI PART" not in left[:HEAD] + left[-HEAD:]
+    assert await stage(machine) is DiskStage.FAILED
 
 
 async def test_an_image_for_other_sectors_is_refused_before_it_is_fetched_to_its_end(machine: Machine) -> None:

@@ -119,6 +119,7 @@ async def test_a_redirect_is_not_followed_and_says_where_it_leads(status: int) -
         assert bmc.requests("POST") == []
 
 
+@pytest.mark.case("B59")
 @without_waiting
 async def test_a_redirect_to_the_other_spelling_of_a_path_is_followed() -> None:
     rule = FaultRule(method="GET", path=SYSTEM, count=1, status=308, headers={"Location": f"{SYSTEM}/"})

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from drivers.linux.host import Host
 from protocol.boot_ticket import AREA_NAME, MEDIUM_LABEL
 from ramdisk.cli import ramdisk
 from ramdisk.image import build as building
@@ -52,6 +53,35 @@ def test_the_boot_loader_hands_the_area_over_between_the_two_ends_of_an_archive(
 def test_the_first_process_is_a_sound_script() -> None:
     # busybox's shell is not everywhere; the scripts keep to what all shells know.
     subprocess.run(["sh", "-n"], input=read_file("init").encode(), check=True)
+
+
+def test_the_first_process_says_until_when_it_still_looks_for_devices(tmp_path: Path) -> None:
+    functions, _, start = read_file("init").partition("\numask 022\n")
+    place = Host().devices_settling
+    assert {f"STATE={place.parent}", f"SETTLING=$STATE/{place.name}"} <= set(functions.splitlines())
+    steps = start.splitlines()
+    assert steps.index(": >$SETTLING") < steps.index("find_devices &") < steps.index("keep_agent")
+
+    seen = """
+note() { [ -e "$SETTLING" ] && echo "$* settling" || echo "$*"; }
+load_modules() { return 1; }
+renice() { :; }
+mount() { :; }
+heed_power_button() { :; }
+settle() { note settle "$@"; }
+assemble_arrays() { note assemble "$@"; }
+limit_log() { note from then on; exit; }
+"""
+    script = f"{functions}\n{seen}\nNOTES={tmp_path}\nSETTLING={tmp_path}/settling\n: >$SETTLING\nfind_devices\n"
+    (tmp_path / "modules").touch()
+    ran = subprocess.run(["sh"], input=script, capture_output=True, text=True, check=True, timeout=30)
+    assert ran.stdout.splitlines() == [
+        "settle 2 settling",
+        "assemble --no-degraded settling",
+        "settle 10 settling",
+        "assemble settling",
+        "from then on",
+    ]
 
 
 def test_the_early_modules_are_loaded_in_the_order_in_which_they_need_each_other(tmp_path: Path) -> None:
