@@ -47,6 +47,7 @@ async def test_a_fleet_in_good_order_has_no_findings(served: Ledger) -> None:
     assert await findings(served) == []
 
 
+@pytest.mark.case("B56")
 @pytest.mark.line("A50")
 @pytest.mark.parametrize("state", [WorkflowState.RUNNING, WorkflowState.PAUSED])
 async def test_a50_a_step_more_than_five_minutes_past_its_deadline_is_stuck_and_no_other(
@@ -180,6 +181,7 @@ async def test_a_command_that_is_open_long_after_its_time_is_told(served: Ledger
     assert (found.severity, found.subject) == ("warning", f"command/{row.id}")
 
 
+@pytest.mark.case("B56")
 async def test_a_node_that_has_failed_is_told_with_its_cause_and_the_ways_out(served: Ledger) -> None:
     cause = WorkflowError(code="DRIVER_ERROR", message="boot (metal.bootRamdisk): the slot is empty")
     await served.store.write(_put_provision, served, "failed", {"verb": MetalVerb.DEPLOY, "cause": cause})
@@ -203,6 +205,7 @@ async def test_a_node_at_rest_has_no_findings(served: Ledger, state: str) -> Non
     assert await findings(served) == []
 
 
+@pytest.mark.case("B56")
 @pytest.mark.parametrize("state", ["commissioning", "deploying", "releasing", "rescuing"])
 async def test_a_node_that_is_shown_as_moved_by_a_workflow_that_has_ended_or_is_gone_is_stalled(
     served: Ledger, state: str

@@ -18,6 +18,7 @@ from websockets.typing import Subprotocol
 from control_plane.authority import Authority
 from control_plane.commands import cancel, enqueue, get_command
 from control_plane.gateway import Gateway
+from control_plane.gateway_pulse import GatewayPulse
 from control_plane.join_tokens import create_join_token
 from control_plane.nodes import create_node
 from control_plane.records import CommandRow, NodeRow
@@ -247,6 +248,7 @@ async def test_a_command_queued_while_the_agent_is_away_is_sent_when_it_comes(si
         assert (await agent.receive_command()).id == row.id
 
 
+@pytest.mark.case("B49")
 async def test_a_command_that_never_arrived_is_sent_again_over_the_next_connection(site: Site) -> None:
     async with await site.agent() as agent:
         await agent.connect()
@@ -257,6 +259,7 @@ async def test_a_command_that_never_arrived_is_sent_again_over_the_next_connecti
         assert (await agent.receive_command()).id == row.id
 
 
+@pytest.mark.case("B51")
 async def test_an_act_whose_journal_is_lost_is_not_sent_again(site: Site) -> None:
     async with await site.agent() as agent:
         await agent.connect()
@@ -284,6 +287,35 @@ async def test_a_harmless_command_whose_journal_is_lost_is_sent_again(site: Site
         assert (await agent.receive_command()).id == row.id
 
 
+@pytest.mark.case("B49")
+@pytest.mark.parametrize("arrived", [False, True], ids=["the command was lost", "its reply was lost"])
+async def test_b49_a_command_that_is_sent_twice_has_one_id_and_one_result_and_its_agent_stays_in_service(
+    site: Site, arrived: bool
+) -> None:
+    first, second = Ending(Outcome.SUCCEEDED, {"steps": ["a"]}), Ending(Outcome.SUCCEEDED, {"steps": ["b"]})
+    async with await site.agent() as agent:
+        await agent.connect()
+        row = await site.command(agent, repeat=Repeat.READ)
+        asked = await agent.receive_command()
+        await agent.cut()
+        # A read is in no journal: only an agent that still runs it says that it has it.
+        agent.held = {row.id: JournalState.STARTED} if arrived else {}
+        await agent.connect()
+        if not arrived:
+            again = await agent.receive_command()
+            assert (again.id, again.payload) == (asked.id, asked.payload)
+        assert await agent.finish(row.id, first) == Settled(ids=[row.id])
+        assert await agent.finish(row.id, second) == Settled(ids=[row.id])
+        assert (await site.row(row.id)).ending == first
+        known, session = await site.store.read(get_agent, "root", agent.id)
+        assert known.revoked_at is None
+        assert session is not None
+        assert session.disconnected_at is None
+        later = await site.command(agent)
+        assert (await agent.receive_command()).id == later.id
+
+
+@pytest.mark.case("B49")
 async def test_a_repeated_ending_is_settled_again_and_changes_nothing(site: Site) -> None:
     async with await site.agent() as agent:
         await agent.connect()
@@ -429,6 +461,39 @@ async def test_a_frame_that_cannot_be_taken_is_answered_and_the_connection_goes_
         assert says in answer.message
         row = await site.command(agent)
         assert (await agent.receive_command()).id == row.id
+
+
+@pytest.mark.case("B58")
+async def test_b58_a_worker_that_was_cut_off_from_the_database_does_not_take_its_own_agents_for_a_dead_workers(
+    site: Site, tmp_path: Path
+) -> None:
+    (tmp_path / "orphan").mkdir()
+    token, port, ca = await site.token(), site.gateway.port, site.authority.pem
+    async with (
+        await site.agent() as agent,
+        await ScriptedAgent.joined(port, ca, token, tmp_path / "orphan") as orphan,
+    ):
+        await agent.connect()
+        await orphan.connect()
+        # Nobody could say for a minute that he lives; one worker is really gone.
+        await site.store.write(_silence, orphan.id)
+        pulse = asyncio.create_task(
+            GatewayPulse(site.store, "w1", beat_seconds=0.01, silent_seconds=0.05).run(), name="pulse"
+        )
+        assert isinstance(await orphan.receive(), Goodbye)
+        pulse.cancel()
+        _, session = await site.store.read(get_agent, "root", agent.id)
+        assert session is not None
+        assert session.disconnected_at is None
+        row = await site.command(agent)
+        assert (await agent.receive_command()).id == row.id
+
+
+def _silence(tx: Transaction, orphan_id: str) -> None:
+    """Nobody has said of late that he lives; the connection of this agent is another worker's."""
+    tx.run("INSERT INTO gateways (worker, seen_at) VALUES ('gone', 1)")
+    tx.run("UPDATE sessions SET worker = 'gone' WHERE agent_id = :id", {"id": orphan_id})
+    tx.run("UPDATE gateways SET seen_at = 1")
 
 
 async def test_a_restarted_control_plane_goes_on_where_it_was(site: Site) -> None:

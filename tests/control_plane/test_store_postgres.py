@@ -164,6 +164,7 @@ class TestBrokenConnections:
 
 
 class TestServers:
+    @pytest.mark.case("B58")
     async def test_a_server_that_is_away_is_an_error_and_is_used_again_once_it_is_back(
         self, durable_postgres_server: PostgresPeer
     ) -> None:

@@ -139,6 +139,7 @@ class TestOneProcess:
         assert await tool.read(ids) == ["n1", "n2"]
         await tool.close()
 
+    @pytest.mark.case("B58")
     async def test_a_file_locked_by_a_tool_is_waited_for_then_refused_then_written_again(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

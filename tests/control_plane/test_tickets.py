@@ -236,6 +236,7 @@ async def test_a_ramdisk_joins_as_the_machines_own_agent(lab: Lab) -> None:
     assert session.boot_id == "boot-a"
 
 
+@pytest.mark.case("B47")
 async def test_a_ticket_cannot_be_used_twice(lab: Lab) -> None:
     ticket = await lab.ticket()
     await lab.boot(ticket, "boot-a")
@@ -246,7 +247,7 @@ async def test_a_ticket_cannot_be_used_twice(lab: Lab) -> None:
 
 
 @pytest.mark.case("B47")
-async def test_a_new_boot_with_a_good_ticket_takes_the_place_of_the_boot_before_at_once(lab: Lab) -> None:
+async def test_b47_a_new_boot_with_a_good_ticket_takes_the_place_of_the_boot_before_at_once(lab: Lab) -> None:
     older = await lab.ticket()
     first = await lab.boot(await lab.ticket(), "boot-a")
     assert isinstance(await lab.attempt(older), JoinRefused), "an older ticket is dead once a later one was used"
@@ -277,6 +278,7 @@ async def test_the_same_boot_may_connect_again_and_again(lab: Lab) -> None:
     assert isinstance(await ramdisk.connect(), Welcome)
 
 
+@pytest.mark.case("B47")
 async def test_of_two_boots_that_join_at_once_one_is_left(lab: Lab) -> None:
     tickets = [await lab.ticket() for _ in range(4)]
     answers = await asyncio.gather(*(lab.attempt(ticket) for ticket in tickets))

@@ -92,6 +92,7 @@ async def test_an_agent_that_moves_to_another_worker_is_driven_from_there(
     await agent.agent.cut()
 
 
+@pytest.mark.case("B58")
 async def test_the_connections_of_a_worker_that_fell_silent_are_shown_as_over(
     workers: tuple[ControlPlane, ControlPlane], tmp_path: Path
 ) -> None:
@@ -113,6 +114,7 @@ async def test_the_connections_of_a_worker_that_fell_silent_are_shown_as_over(
     await agent.agent.cut()
 
 
+@pytest.mark.case("B58")
 async def test_a_worker_that_has_just_started_gives_others_the_time_to_show_that_they_live(
     workers: tuple[ControlPlane, ControlPlane], tmp_path: Path
 ) -> None:

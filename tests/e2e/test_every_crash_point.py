@@ -146,6 +146,7 @@ def _at(frame: str, deed: Deed, place: Place, victim: str) -> tuple[Any, asyncio
     return plan, met
 
 
+@pytest.mark.case("B49")
 @pytest.mark.parametrize("frame", FRAMES)
 @pytest.mark.parametrize(
     ("victim", "deed"),

@@ -162,6 +162,7 @@ async def test_a_guest_that_restarts_or_switches_off_is_seen_by_its_bmc(tmp_path
         assert machine.qemu is None
 
 
+@pytest.mark.case("B59")
 async def test_an_image_that_is_ejected_is_gone_for_a_machine_that_runs(tmp_path: Path) -> None:
     async with images(tiny_iso("cd")) as (url, _), running(tmp_path, Firmware.BIOS) as (machine, bmc):
         await insert(machine, bmc, f"{url}/cd.iso")

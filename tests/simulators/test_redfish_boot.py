@@ -52,7 +52,7 @@ async def test_a_disabled_override_has_no_target(start: Start) -> None:
 
 
 @pytest.mark.case("B59")
-async def test_insert_and_eject_do_not_touch_the_override(start: Start) -> None:
+async def test_b59_insert_and_eject_do_not_touch_the_override(start: Start) -> None:
     bmc = await start()
     await bmc.patch(SYSTEM, CD_ONCE)
 
@@ -60,6 +60,19 @@ async def test_insert_and_eject_do_not_touch_the_override(start: Start) -> None:
     await bmc.post(f"{CD}/Actions/VirtualMedia.EjectMedia", {})
 
     assert (await bmc.get(SYSTEM)).data["Boot"]["BootSourceOverrideTarget"] == "Cd"
+
+
+@pytest.mark.case("B59")
+async def test_b59_insert_and_eject_by_patch_do_not_touch_the_override_either(start: Start) -> None:
+    bmc = await start()
+    bmc.server.state.edit(CD, lambda document: document.pop("Actions"))
+    await bmc.patch(SYSTEM, CD_ONCE)
+
+    await bmc.patch(CD, {"Image": "http://images.example/a.iso", "Inserted": True})
+    await bmc.patch(CD, {"Image": None, "Inserted": False})
+
+    boot = (await bmc.get(SYSTEM)).data["Boot"]
+    assert (boot["BootSourceOverrideTarget"], boot["BootSourceOverrideEnabled"]) == ("Cd", "Once")
 
 
 async def test_all_wrong_values_are_named_at_once_and_nothing_changes(start: Start) -> None:

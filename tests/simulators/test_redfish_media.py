@@ -24,6 +24,7 @@ async def test_an_inserted_image_is_shown_and_seen_by_the_next_start(start: Star
     assert bmc.server.state.boots[0].media == {CD: IMAGE}
 
 
+@pytest.mark.case("B59")
 async def test_an_ejected_image_is_gone(start: Start) -> None:
     bmc = await start()
     await bmc.post(INSERT, {"Image": IMAGE})

@@ -112,6 +112,15 @@ async def test_any_spelling_of_a_path_answers_directly(start: Start, path: str) 
     assert reply.data["@odata.id"] == SYSTEM
 
 
+@pytest.mark.case("B59")
+async def test_b59_every_path_answers_directly_with_a_slash_at_its_end_and_without(start: Start) -> None:
+    bmc = await start()
+
+    for resource in RecordedTree.load(OWN_TREE):
+        for path in (resource.path.rstrip("/"), f"{resource.path.rstrip('/')}/"):
+            assert (await bmc.get(path, allow_redirects=False)).status == 200, path
+
+
 @pytest.mark.parametrize(
     ("path", "status"), [(SYSTEM, 200), (f"{SYSTEM}/", 404), (SYSTEM.lower(), 404), ("/redfish/v1/", 200)]
 )

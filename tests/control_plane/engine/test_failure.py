@@ -26,6 +26,7 @@ def error_code(seen: Seen, step_id: str) -> str | None:
     return None if error is None else error.code
 
 
+@pytest.mark.case("B56")
 @pytest.mark.line("A36")
 async def test_a36_an_attempt_that_fails_is_followed_by_the_next_under_a_new_key(rig: Rig) -> None:
     rig.site.answer = lambda row: failed()

@@ -49,6 +49,7 @@ async def test_a26_another_worker_goes_on_where_the_rows_say(rig: Rig) -> None:
     assert list(rig.executed.values()) == [1]
 
 
+@pytest.mark.case("B58")
 @pytest.mark.line("A26")
 async def test_a26_a_worker_that_lost_its_shard_changes_nothing_also_in_the_middle_of_a_step(rig: Rig) -> None:
     workflow_id = await rig.start(work("one"), work("two"))
@@ -94,6 +95,7 @@ async def test_a26_code_that_a_dead_worker_was_running_is_run_anew_as_soon_as_it
     dead.cancel()
 
 
+@pytest.mark.case("B58")
 async def test_two_processes_of_one_name_share_no_hold(rig: Rig) -> None:
     """The one that started last drives; the other one knows that it holds nothing, and gives nothing back."""
     take = rig.store.write
@@ -211,6 +213,7 @@ async def test_a53_two_reconcilers_of_the_same_name_do_everything_once(rig: Rig)
         assert len(names) == len(set(names)) == 7
 
 
+@pytest.mark.case("B58")
 @pytest.mark.parametrize("kind", [Look, Settle])
 @pytest.mark.parametrize("stored", [False, True], ids=["nothing stored", "its answer lost"])
 async def test_a_database_that_goes_away_for_a_moment_has_no_code_run_twice(
@@ -238,6 +241,7 @@ async def test_a_database_that_goes_away_for_a_moment_has_no_code_run_twice(
     assert len(names) == len(set(names))
 
 
+@pytest.mark.case("B58")
 async def test_an_outcome_is_given_up_when_the_shard_is_lost(sqlite_rig: Rig) -> None:
     """Another worker has begun the code anew: what the first one brings does not count any more."""
     rig = sqlite_rig
@@ -295,6 +299,7 @@ async def test_code_ends_whose_shard_was_given_to_a_worker_that_joined(sqlite_ri
     assert rig.runs["work"] == len(ids)
 
 
+@pytest.mark.case("B58")
 async def test_code_ends_when_the_lease_cannot_be_renewed_and_runs_again_when_it_can(sqlite_rig: Rig) -> None:
     """Its worker cannot know whether another one has taken the shard."""
     rig = sqlite_rig

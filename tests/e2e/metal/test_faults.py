@@ -77,6 +77,7 @@ def begin(site: Site, sha256: str) -> Watched:
     return site.watch("nodes", "deploy", NODE, *words, "--watch")
 
 
+@pytest.mark.case("B51")
 @pytest.mark.parametrize(
     "seconds", [10, pytest.param(60, marks=full_set)], ids=lambda seconds: f"cut-for-{seconds}-s"
 )
@@ -129,6 +130,7 @@ def kill_and_start(program: object) -> None:
     program.start()  # type: ignore[attr-defined]
 
 
+@pytest.mark.case("B53")
 def test_an_image_that_is_not_what_was_published_is_not_called_written(
     ramdisk: Path, os_image: OsImage, origin: Origin, tmp_path: Path
 ) -> None:
@@ -149,6 +151,7 @@ def test_an_image_that_is_not_what_was_published_is_not_called_written(
             assert UNFINISHED in disk.read(1 << 20)
 
 
+@pytest.mark.case("B53")
 @full_set
 def test_an_image_that_does_not_fit_is_refused_with_both_sizes(
     ramdisk: Path, os_image: OsImage, origin: Origin, tmp_path: Path
@@ -165,6 +168,7 @@ def test_an_image_that_does_not_fit_is_refused_with_both_sizes(
         assert not starts_a_system(site.machine.disk)
 
 
+@pytest.mark.case("B52")
 @full_set
 def test_a_ramdisk_agent_that_is_killed_and_a_kexec_that_hangs_cost_an_attempt_and_a_reset(
     ramdisk: Path, os_image: OsImage, origin: Origin, tmp_path: Path
