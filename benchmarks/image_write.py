@@ -96,7 +96,9 @@ def _disk(folder: Path) -> Iterator[str]:
     words = ["losetup", "--find", "--show", "--direct-io=on", str(file)]
     made = subprocess.run(words, check=False, capture_output=True, text=True)
     if made.returncode:
-        raise RuntimeError(f"no loop device can be made; it takes root, and a kernel with some: {made.stderr.strip()}")
+        raise RuntimeError(
+            f"no loop device can be made; it takes root, and a kernel with some: {made.stderr.strip()}"
+        )
     try:
         yield made.stdout.strip()
     finally:
