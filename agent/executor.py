@@ -52,7 +52,7 @@ class Executor:
     """Takes frames from the link without ever making it wait, and keeps `reports` of what to tell.
 
     `limit` bounds the commands held at a time, `running` those under way; a busy machine holds up only its own.
-    `clean` takes secrets out of an ending, in case a machine repeats one.
+    `clean` takes secrets out of an ending, `clean_text` out of what is said before it, in case a machine repeats one.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class Executor:
         *,
         role: str = "site",
         clean: Callable[[Ending], Ending] = lambda ending: ending,
+        clean_text: Callable[[str], str] = str,
         limit: int = 10_000,
         running: int = 1_000,
     ) -> None:
@@ -77,7 +78,7 @@ class Executor:
         self._background: set[asyncio.Task[None]] = set()
         self._awaited: dict[str, asyncio.Event] = {}
         self._safekeeping = Safekeeping(journal, self._spawn)
-        self.reports = Reports(self._frame_of)
+        self.reports = Reports(self._frame_of, clean_text)
         self._execution = Execution(journal, handlers, clock, self.reports, self._conclude, running=running)
 
     # What the link asks

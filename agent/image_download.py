@@ -241,7 +241,7 @@ class Download:
         # Who reads along need not wait for the disk.
         self._verified = True
         self._tell()
-        await asyncio.to_thread(self._complete)
+        await self._with_file(self._complete)
         self._whole = True
         _log.info("image_fetched", digest=self.digest, bytes=self.size)
 
@@ -262,7 +262,7 @@ class Download:
         have = min(os.fstat(self._handle).st_size, about.size)
         if have:
             await self._room.claim(self.digest, about.size)
-            await asyncio.to_thread(_hash_file, hasher, self._handle, have)
+            await self._with_file(_hash_file, hasher, self._handle, have)
             self.size, self._have, self._validator, self._pieced = about.size, have, about.validator, True
             self._tell()
         return hasher
@@ -298,7 +298,7 @@ class Download:
             async for piece in answer.content.iter_chunked(_PIECE):
                 if self._have + len(piece) > size:
                     raise _Broken("it sends more than it has said")
-                await asyncio.to_thread(self._store, piece, hasher)
+                await self._with_file(self._store, piece, hasher)
                 self._have += len(piece)
                 self._tell()
                 pace.check(self._have)
@@ -331,6 +331,15 @@ class Download:
             about = msgspec.json.encode(_Begun(validator, size))
             await asyncio.to_thread(write_durably, self._about, about, durable=False)
         self._tell()
+
+    async def _with_file(self, function: Callable[..., None], *arguments: object) -> None:
+        """In a thread. Who is cancelled meanwhile waits for it: the file is closed next, its number given anew."""
+        work = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
+        try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError:
+            await asyncio.wait([work])
+            raise
 
     def _store(self, piece: bytes, hasher: "hashlib._Hash") -> None:
         written = 0

@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+import msgspec
+
 from agent.progress_news import ProgressNews
 from protocol.frames import AgentFrame, Progress
 
@@ -30,10 +32,12 @@ class Source(Protocol):
 
 
 class Reports:
-    """`frame_of` gives a command's latest frame, or None when there is nothing to tell of it any more."""
+    """`frame_of` gives a command's latest frame, or None when there is nothing to tell of it any more. `clean` takes
+    secrets out of what is said of its progress."""
 
-    def __init__(self, frame_of: Callable[[str], AgentFrame | None]) -> None:
+    def __init__(self, frame_of: Callable[[str], AgentFrame | None], clean: Callable[[str], str] = str) -> None:
         self._frame_of = frame_of
+        self._clean = clean
         self._due: dict[str, None] = {}
         self._frames: deque[AgentFrame] = deque(maxlen=_WAITING_FRAMES)
         self._wake = asyncio.Event()
@@ -55,7 +59,7 @@ class Reports:
 
     def progress(self, command_id: str, message: str, percent: float | None) -> None:
         """How far it is. At most one a second per command goes out: what is true then, not all that was said."""
-        self._news.add(Progress(id=command_id, message=message[:_LONGEST_PROGRESS], percent=percent))
+        self._news.add(Progress(id=command_id, message=message, percent=percent))
 
     def say(self, frame: AgentFrame) -> None:
         """A frame that belongs to no held command. Lost when the link is, and the oldest when too many wait."""
@@ -95,7 +99,7 @@ class Reports:
         if self._source is not None and (frame := self._source.take()) is not None:
             return frame
         if (news := self._news.take()) is not None:
-            return news
+            return msgspec.structs.replace(news, message=self._clean(news.message)[:_LONGEST_PROGRESS])
         self._wake.clear()
         self._all_told.set()
         return None

@@ -158,6 +158,7 @@ class Service:
             self._clock,
             role=self._role,
             clean=scrubber.clean_ending,
+            clean_text=scrubber.clean,
             limit=config.limits.held,
             running=config.limits.running,
         )

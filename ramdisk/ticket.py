@@ -1,7 +1,9 @@
 """Where this boot's ticket is: in the initial ramdisk itself, on the boot medium, or on the kernel's command line.
 
-The first two are the site agent's doing, and are read in this order. The command line is for set-ups by hand:
-everybody on the machine can read it, so the ticket is one-time like every other, and is dead once it was used.
+The first two are the site agent's doing, and are read in this order. Only what the machine cannot write is a boot
+medium: whoever had the machine before could leave a disk with our label and a ticket to a control plane of his own.
+The command line is for set-ups by hand: everybody on the machine can read it, so the ticket is one-time like every
+other, and is dead once it was used.
 """
 
 import contextlib
@@ -28,8 +30,6 @@ from protocol.errors import OperationError
 from ramdisk.iso9660 import find_file, volume_label
 
 __all__ = ["Carriers", "FoundTicket", "Look", "word_of"]
-
-_NO_MEDIA = ("ram", "zram", "loop", "dm-", "md", "nbd", "fd")
 
 
 class FoundTicket(NamedTuple):
@@ -121,14 +121,13 @@ class Carriers:
         return None
 
     def _media(self) -> Iterator[str]:
-        """Optical drives first, which BMCs show; then what is removable, such as a USB stick; then the rest."""
+        """Optical drives first, which BMCs show; then write-protected sticks, which some show instead."""
+        names = sorted(self._host.names("block"))
+        yield from (name for name in names if name.startswith("sr"))
+        yield from (name for name in names if not name.startswith("sr") and self._is_protected_stick(name))
 
-        def rank(name: str) -> tuple[int, str]:
-            removable = self._host.number("block", name, "removable")
-            return (0 if name.startswith("sr") else 1 if removable else 2), name
-
-        names = [name for name in self._host.names("block") if not name.startswith(_NO_MEDIA)]
-        yield from sorted(names, key=rank)
+    def _is_protected_stick(self, name: str) -> bool:
+        return bool(self._host.number("block", name, "removable") and self._host.number("block", name, "ro"))
 
     def _area(self, name: str) -> bytes | None:
         """The area of our own medium; None of every other disk."""

@@ -41,6 +41,7 @@ class BlockDevice:
     def __init__(self, path: str, *, writing: bool = False) -> None:
         """Raises OperationError CONFLICT where it is in use, or NOT_APPLIED with the kernel's words."""
         self.path = path
+        self.handle = -1
         flags = os.O_CLOEXEC | os.O_DIRECT | (os.O_RDWR if writing else os.O_RDONLY)
         is_block = _is_block(path)
         try:
@@ -64,6 +65,10 @@ class BlockDevice:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # Opened in a thread whose caller was cancelled meanwhile: nobody else lets go of the disk.
         self.close()
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.live_command import new_deadline
+from agent.reports import Reports
 from protocol.commands import Ending, JournalState, Outcome
 from protocol.errors import ErrorCode
 from protocol.frames import MAX_FRAME_BYTES, AgentFrame, Command, Finished, Progress, Started, encode
@@ -405,6 +406,15 @@ async def test_progress_is_thinned_and_never_journalled(folder: Path, clock: Fak
         await until(lambda: any(isinstance(frame, Progress) for frame in d.frames))
         assert len([frame for frame in d.frames if isinstance(frame, Progress)]) == 1
         assert d.agent.journal.commits == 0
+
+
+async def test_progress_repeats_no_secret_also_where_it_is_cut_off() -> None:
+    reports = Reports(lambda _id: None, lambda text: text.replace("calvin123", "***"))
+    reports.progress("cmd_1", f"{'x' * 995} calvin123", 1.0)
+    frame = reports.take()
+    assert isinstance(frame, Progress)
+    assert frame.message == f"{'x' * 995} ***"
+    reports.end_progress("cmd_1")
 
 
 async def test_a_full_disk_lets_nothing_begin(folder: Path, clock: FakeClock, machines: Machines) -> None:

@@ -5,14 +5,17 @@ import contextlib
 import hashlib
 import os
 import random
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 
 from agent import image_cache, image_download
 from agent.image_cache import ImageCache
+from agent.image_download import Download
 from agent.image_logins import ImageLogins
 from drivers.image_access import ImageAccess
 from drivers.linux.connection import LinuxConnection
@@ -331,6 +334,30 @@ async def test_a_part_that_a_crash_has_damaged_is_fetched_from_its_beginning(
         assert origin.asked[-1] is None
     finally:
         await again.server.aclose()
+
+
+async def test_an_agent_that_stops_lets_a_write_that_is_under_way_end_before_the_file_is_closed(
+    site: BootSite, origin: Origin, client: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, go, store = threading.Event(), threading.Event(), Download._store
+    written: list[bool] = []
+
+    def slowly(self: Download, *arguments: Any) -> None:
+        entered.set()
+        go.wait(30)
+        store(self, *arguments)
+        written.append(True)
+
+    monkeypatch.setattr(Download, "_store", slowly)
+    reading = asyncio.create_task(fetched(client, await offered(site, origin)))
+    await asyncio.to_thread(entered.wait, 30)
+    closing = asyncio.create_task(site.server.aclose())
+    await asyncio.sleep(0.05)
+    assert not closing.done()
+    go.set()
+    await closing
+    assert written == [True]
+    await asyncio.gather(reading, return_exceptions=True)
 
 
 async def test_a_whole_image_needs_no_origin_after_a_start(

@@ -47,9 +47,9 @@ def medium(folder: Path, area: bytes, label: str = "RACKWRIGHT") -> bytes:
     return iso.read_bytes()
 
 
-def insert(machine: Machine, name: str, data: bytes) -> None:
+def insert(machine: Machine, name: str, data: bytes, **attributes: str) -> None:
     size = -(-max(len(data), MIB) // 4096) * 4096
-    machine.add_disk(name, size).write_bytes(data.ljust(size, b"\0"))
+    machine.add_disk(name, size, **attributes).write_bytes(data.ljust(size, b"\0"))
 
 
 @pytest.fixture
@@ -117,10 +117,20 @@ def test_a_medium_is_found_by_its_label_among_other_disks_and_empty_drives(
     insert(machine, "sr0", medium(other, encode_area(ticket("node_other")), label="DEBIAN"))
     insert(machine, "sda", b"")
     machine.add_disk("sr1", 0)
-    insert(machine, "sdb", medium(tmp_path, encode_area(ticket("node_stick"))))
+    insert(machine, "sdb", medium(tmp_path, encode_area(ticket("node_stick"))), removable="1", ro="1")
     found = carriers.look().found
     assert found is not None
     assert (found.ticket.node_id, found.carrier) == ("node_stick", "on the boot medium sdb")
+
+
+@pytest.mark.parametrize(
+    "attributes", [{}, {"ro": "1"}, {"removable": "1"}], ids=["a disk", "a protected disk", "a stick"]
+)
+def test_a_ticket_that_the_machine_itself_could_have_written_is_not_read(
+    machine: Machine, carriers: Carriers, tmp_path: Path, attributes: dict[str, str]
+) -> None:
+    insert(machine, "sda", medium(tmp_path, encode_area(ticket("node_planted"))), **attributes)
+    assert carriers.look() == (None, [], False)
 
 
 @pytest.mark.parametrize("folder_bytes", [20, 1 << 31])
