@@ -21,7 +21,7 @@ from protocol.boot_ticket import AREA_SIZE, BootTicket, encode_area
 from protocol.errors import ErrorCode, OperationError
 from protocol.join_token import JoinToken
 
-__all__ = ["IsoContent", "NodeTicket", "TicketFill", "ipxe_script", "local_boot_script"]
+__all__ = ["IsoContent", "NodeTicket", "ipxe_script", "local_boot_script"]
 
 _log = structlog.get_logger("agent.boot_media")
 QUIET_SECONDS = 15.0
@@ -30,28 +30,16 @@ _RENEW_SECONDS = 5.0
 _RETRY_AFTER = 5
 
 
-class TicketFill:
-    """What the site's agent adds to a ticket."""
-
-    def __init__(self, control_plane: str = "", image_base: str | None = None) -> None:
-        self._control_plane = control_plane
-        self._image_base = image_base
-
-    def __call__(self, ticket: BootTicket) -> BootTicket:
-        return msgspec.structs.replace(
-            ticket, control_plane=self._control_plane or ticket.control_plane, image_base=self._image_base
-        )
-
-
 class NodeTicket:
-    """The ticket under one path."""
+    """The ticket under one path. `control_plane`: what the machines of this site call it; empty where it is called as
+    it calls itself."""
 
-    def __init__(self, node_id: str, tickets: Tickets, fill: TicketFill) -> None:
+    def __init__(self, node_id: str, tickets: Tickets, control_plane: str = "") -> None:
         self.generation = 0
         """Grows with each ticket."""
         self._node_id = node_id
         self._tickets = tickets
-        self._fill = fill
+        self._control_plane = control_plane
         self._held: BootTicket | None = None
         self._read_at = 0.0
         self._lock = asyncio.Lock()
@@ -62,7 +50,9 @@ class NodeTicket:
 
     def keep(self, ticket: BootTicket) -> BootTicket:
         """This one from now on."""
-        self._held, self._read_at = self._fill(ticket), time.monotonic()
+        if self._control_plane:
+            ticket = msgspec.structs.replace(ticket, control_plane=self._control_plane)
+        self._held, self._read_at = ticket, time.monotonic()
         self.generation += 1
         return self._held
 

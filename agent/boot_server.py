@@ -10,7 +10,6 @@ There is no query anywhere (Supermicro's X12 refuses one), and the ISO ends in .
 look at that). The log names machines and files, never a path.
 """
 
-import contextlib
 import os
 import re
 import ssl
@@ -22,7 +21,6 @@ import structlog
 from aiohttp import web
 
 from agent.boot_image import BootImages
-from agent.boot_media import TicketFill
 from agent.boot_paths import ImagePath, PathKind, Paths
 from agent.byte_serving import FileContent, serve
 from agent.clock import Clock
@@ -54,7 +52,7 @@ class BootServer:
         tickets: Tickets,
         images: BootImages | None = None,
     ) -> None:
-        self.media = MachineMedia(images, paths, tickets, self._fill)
+        self.media = MachineMedia(images, paths, tickets, config.control_plane)
         self._config = config
         self._paths = paths
         self._cache = cache
@@ -62,7 +60,6 @@ class BootServer:
         self._listener = HttpListener(
             config.listen, self._answer, setting="boot", tls=self._tls if config.tls_certificate else None
         )
-        self._image_base: str | None = None
 
     async def start(self) -> None:
         """Listens. Raises OperationError CONFLICT where it cannot, or is not to."""
@@ -72,8 +69,6 @@ class BootServer:
             )
         if not self._listener.is_up:
             await self._listener.start()
-            with contextlib.suppress(OperationError):
-                self._image_base = await self._machines_base()
             _log.info("boot_server_started", listen=self._config.listen)
 
     async def start_for_machines(self) -> None:
@@ -120,9 +115,6 @@ class BootServer:
         await self._listener.stop()
         if self._images is not None:
             self._images.close()
-
-    def _fill(self) -> TicketFill:
-        return TicketFill(self._config.control_plane, self._image_base)
 
     async def _base(self, reached_by: str) -> str:
         return self._config.url.rstrip("/") or await self._listener.address(reached_by)

@@ -3,14 +3,13 @@
 import asyncio
 import re
 import secrets
-from collections.abc import Callable
 from weakref import WeakValueDictionary
 
 import msgspec
 import structlog
 
 from agent.boot_image import BootImage, BootImages
-from agent.boot_media import IsoContent, NodeTicket, TicketFill, ipxe_script, local_boot_script
+from agent.boot_media import IsoContent, NodeTicket, ipxe_script, local_boot_script
 from agent.boot_paths import MachinePath, PathKind, Paths
 from agent.byte_serving import Content
 from agent.tickets import TicketAnswer, Tickets
@@ -27,19 +26,19 @@ _MASK = "***"
 
 
 class MachineMedia:
-    """What they may start from. `fill`: what the site adds to a ticket now."""
+    """What they may start from. `control_plane`: what the machines call it, where it is not what it calls itself."""
 
     def __init__(
         self,
         images: BootImages | None,
         paths: Paths,
         tickets: Tickets,
-        fill: Callable[[], TicketFill],
+        control_plane: str = "",
     ) -> None:
         self._images = images
         self._paths = paths
         self._tickets = tickets
-        self._fill = fill
+        self._control_plane = control_plane
         self._instance = secrets.token_hex(4)
         self._held: dict[str, NodeTicket] = {}
         self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -172,7 +171,7 @@ class MachineMedia:
             gone = [token for token in self._held if self._paths.machine(token) is None]
             for token in gone:
                 del self._held[token]
-            held = self._held[path.token] = NodeTicket(path.node_id, self._tickets, self._fill())
+            held = self._held[path.token] = NodeTicket(path.node_id, self._tickets, self._control_plane)
         return held
 
     async def _newest(self) -> BootImage:

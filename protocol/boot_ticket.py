@@ -80,8 +80,6 @@ class BootTicket(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The agents' address, as in a join."""
     token: Secret
     """The text of a `JoinToken`."""
-    image_base: str | None = None
-    """The site's own server for images of operating systems."""
     network: TicketNetwork = TicketNetwork()
     serial_console: str = "ttyS0,115200"
     expires_at: int = 0

@@ -111,6 +111,14 @@ async def test_the_address_names_the_checksum_and_the_file_and_has_no_query(site
     assert parts[5:] == [DIGEST.removeprefix("sha256-"), "debian.raw"]
 
 
+async def test_the_address_is_the_one_that_machines_were_configured_to_reach(tmp_path: Path, origin: Origin) -> None:
+    site = BootSite.make(
+        tmp_path, image=False, url="http://boot.site.example:80", machines_url="http://10.9.8.7:8446/"
+    )
+    assert (await offered(site, origin)).startswith("http://10.9.8.7:8446/")
+    await site.server.aclose()
+
+
 async def test_an_offer_that_is_repeated_gives_the_same_address(site: BootSite, origin: Origin) -> None:
     assert await offered(site, origin) == await offered(site, origin)
 
