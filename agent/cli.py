@@ -100,7 +100,8 @@ def run_command(config_path: Path | None) -> None:
 def join_command(url: str, token: str, force: bool, config_path: Path | None) -> None:
     """Join the control plane at URL with a one-time TOKEN ("-" reads it from standard input).
 
-    The token is made by `rackwright control-plane join-token create`, and is of no use after this.
+    The token is made by `rackwright control-plane join-token create`, and is of no use after this. Where the
+    connection broke before the answer came, the same command can be given again until the token expires.
     """
     with _told():
         config = _load(config_path)

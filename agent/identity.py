@@ -4,9 +4,11 @@
     identity/next    -> gen-…      a renewed pair that has not connected yet; `current` stays until it has
     identity/gen-…/agent.key       P-256, made here, mode 0600; it never leaves the host
     identity/gen-…/agent.crt, ca.crt, agent.json
+    identity/gen-…/join-token      the id of the token that its key joins with; until it has
 
 A generation's key is written first and its link last, each durably: after a crash a generation without a link is
-left over, and nothing refers to it.
+left over. Nothing refers to it, but a join with the same token goes on with its key: the control plane may have taken
+that, and takes no other.
 
 cryptography is loaded where it is used: a ramdisk looks for its identity while it has no network yet.
 """
@@ -16,7 +18,6 @@ import datetime
 import secrets
 import shutil
 import ssl
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Facts", "Identity", "IdentityStore", "Validity", "certificate_request"]
 
 _KEY, _CERTIFICATE, _CA, _FACTS = "agent.key", "agent.crt", "ca.crt", "agent.json"
+_TOKEN = "join-token"  # noqa: S105
 
 
 class Facts(msgspec.Struct, frozen=True, rename="camel"):
@@ -109,15 +111,29 @@ class IdentityStore:
             return self._read("next")
         return None
 
-    def unfinished_join(self) -> bool:
-        """Whether a join was begun and no identity came of it: its token may be used up."""
-        return not (self.folder / "current").exists() and any(self.folder.glob("gen-*"))
+    def unfinished_join(self, token_id: str) -> Path | None:
+        """The generation of a join that was begun with this token and that no identity came of."""
+        linked = {self._target("current"), self._target("next")}
+        for folder in self.folder.glob("gen-*"):
+            with contextlib.suppress(FileNotFoundError):
+                if folder.name not in linked and (folder / _TOKEN).read_text() == token_id:
+                    return folder
+        return None
 
-    def begin(self) -> tuple[Path, "EllipticCurvePrivateKey"]:
-        """A new generation with its key on the disk, linked by nothing yet."""
+    def begin(self, token_id: str = "") -> tuple[Path, "EllipticCurvePrivateKey"]:
+        """A generation with its key on the disk, linked by nothing yet. For a join, named by its token: the one of
+        an unfinished join with that token, where there is one; else a new one.
+        """
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ec
 
+        kept = self.unfinished_join(token_id) if token_id else None
+        if kept is not None:
+            try:
+                return kept, _read_key(kept)
+            except ValueError:
+                # Damaged on the disk: with it the token is lost, but not the next one.
+                shutil.rmtree(kept)
         make_private_folder(self.folder.parent)
         make_private_folder(self.folder)
         folder = self.folder / f"gen-{secrets.token_hex(8)}"
@@ -127,6 +143,8 @@ class IdentityStore:
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
         write_durably(folder / _KEY, encoded)
+        if token_id:
+            write_durably(folder / _TOKEN, token_id.encode())
         return folder, key
 
     def complete(self, folder: Path, facts: Facts, certificate: str, ca: str, *, renewal: bool) -> Identity:
@@ -145,7 +163,7 @@ class IdentityStore:
         else:
             replace_link(self.folder / "current", folder.name)
             self._unlink("next")
-            self.tidy()
+            self.tidy(joined=True)
         return identity
 
     def adopt(self, identity: Identity) -> None:
@@ -159,11 +177,13 @@ class IdentityStore:
         self._unlink("next")
         self.tidy()
 
-    def tidy(self, keep: Iterable[Path] = ()) -> None:
-        """Removes generations that nothing refers to."""
-        linked = {self._target("current"), self._target("next"), *(path.name for path in keep)}
+    def tidy(self, *, joined: bool = False) -> None:
+        """Removes generations that nothing refers to; those of unfinished joins only once one has `joined`."""
+        linked = {self._target("current"), self._target("next")}
         for generation in self.folder.glob("gen-*"):
-            if generation.name not in linked:
+            if generation.name in linked:
+                (generation / _TOKEN).unlink(missing_ok=True)
+            elif joined or not (generation / _TOKEN).exists():
                 shutil.rmtree(generation, ignore_errors=True)
 
     def _read(self, link: str) -> Identity | None:
@@ -214,13 +234,22 @@ def _load(folder: Path) -> Identity:
     return Identity(folder, facts, validity, f"{certificate.serial_number:x}")
 
 
+def _read_key(folder: Path) -> "EllipticCurvePrivateKey":
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = serialization.load_pem_private_key((folder / _KEY).read_bytes(), None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ValueError(f"{folder / _KEY} is not an elliptic-curve key")
+    return key
+
+
 def _check_belongs(folder: Path, certificate: str) -> None:
     from cryptography import x509
-    from cryptography.hazmat.primitives import serialization
 
     try:
         issued = x509.load_pem_x509_certificate(certificate.encode())
-        key = serialization.load_pem_private_key((folder / _KEY).read_bytes(), None)
+        key = _read_key(folder)
     except (ValueError, OSError) as error:
         raise IdentityError(f"the control plane issued a certificate that cannot be read: {error}") from error
     if issued.public_key() != key.public_key():

@@ -3,6 +3,9 @@
 The token holds the hash of the control plane's CA. So the CA itself may be fetched from anybody: it is used only when
 its hash is that one, and the token's secret goes only to a server with a certificate of that CA.
 (The same design as k3s' "K10" tokens and kubeadm's discovery by CA hash.)
+
+A token is used up when the control plane commits, and its answer may be lost after that. So the key stays until there
+is an answer. Joining again with the same token asks for the same key, and the control plane repeats its answer.
 """
 
 import asyncio
@@ -40,6 +43,8 @@ __all__ = ["join"]
 
 _TIMEOUT = 20.0
 _LARGEST_CA = 256 * 1024
+_BUSY = "BUSY"
+"""The one refusal that says nothing of the token: an earlier request with it may have been taken."""
 
 
 async def join(
@@ -48,8 +53,8 @@ async def join(
     """Joins and returns the new identity, which is durable then. Raises JoinFailed or IdentityError.
 
     `machine`: which one this is, where the token is bound to a machine.
-    With `force` an identity that is there is replaced, but only once the new one is whole. After a crash in between
-    the token may be used up; joining again needs a new one.
+    With `force` an identity that is there is replaced, but only once the new one is whole. After a crash, or where no
+    answer came, joining again with the same token goes on where this was cut off, until the token expires.
     """
     try:
         endpoint, token = Endpoint.parse(url), JoinToken.parse(token_text)
@@ -57,25 +62,23 @@ async def join(
         raise JoinFailed(str(error)) from None
     if not force and store.current() is not None:
         raise IdentityError(f"this agent has joined already ({store.folder}): add --force to replace its identity")
-    unfinished = store.unfinished_join()
     authority = _pinned(await asyncio.to_thread(_fetch_ca, endpoint), token.ca_sha256, endpoint)
-    folder, key = store.begin()
-    try:
-        request = JoinRequest(
-            token_id=token.id,
-            secret=token.secret.reveal(),
-            csr=certificate_request(key, os.uname().nodename),
-            host_name=os.uname().nodename,
-            version=VERSION,
-            machine=machine,
-        )
-        joined = await _ask(endpoint, authority, request, unfinished)
-        facts = Facts(joined.agent_id, joined.role, joined.site, str(endpoint), joined.node)
-        return store.complete(folder, facts, joined.certificate, joined.ca, renewal=False)
-    except (JoinFailed, IdentityError):
-        # The control plane answered, or was never asked: nothing of this attempt is of use.
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+    folder, key = store.begin(token.id)
+    request = JoinRequest(
+        token_id=token.id,
+        secret=token.secret.reveal(),
+        csr=certificate_request(key, os.uname().nodename),
+        host_name=os.uname().nodename,
+        version=VERSION,
+        machine=machine,
+    )
+    answer = await _ask(endpoint, authority, request)
+    if isinstance(answer, JoinRefused):
+        if answer.code != _BUSY:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise JoinFailed(f"the control plane refused: {answer.message}", answer.code)
+    facts = Facts(answer.agent_id, answer.role, answer.site, str(endpoint), answer.node)
+    return store.complete(folder, facts, answer.certificate, answer.ca, renewal=False)
 
 
 def _fetch_ca(endpoint: Endpoint) -> bytes:
@@ -117,7 +120,7 @@ def _pinned(pem: bytes, sha256: str, endpoint: Endpoint) -> x509.Certificate:
     )
 
 
-async def _ask(endpoint: Endpoint, authority: x509.Certificate, request: JoinRequest, unfinished: bool) -> Joined:
+async def _ask(endpoint: Endpoint, authority: x509.Certificate, request: JoinRequest) -> Joined | JoinRefused:
     context = ssl.create_default_context(cadata=authority.public_bytes(Encoding.PEM).decode())
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     try:
@@ -140,25 +143,17 @@ async def _ask(endpoint: Endpoint, authority: x509.Certificate, request: JoinReq
     try:
         async with asyncio.timeout(_TIMEOUT):
             await connection.send(encode(request), text=True)
-            answer = decode_join_answer(await connection.recv(decode=False))
+            return decode_join_answer(await connection.recv(decode=False))
     except (ConnectionClosed, TimeoutError, OSError) as error:
         raise JoinFailed(
-            f"the connection to {endpoint} broke before it answered ({_said(error)}): the token may be used up, "
-            "so make a new one and join again"
+            f"the connection to {endpoint} broke before it answered ({_said(error)}). It may have taken the token, "
+            "but this host has kept its key: the same join (the same command) can be repeated until the token expires"
         ) from error
     except ProtocolError as error:
         raise JoinFailed(f"{endpoint} speaks another version of joining: {error.message}") from error
     finally:
         with contextlib.suppress(Exception):
             await connection.close()
-    if isinstance(answer, JoinRefused):
-        hint = (
-            ". An earlier join on this host was cut off; if it used up this token, make a new one"
-            if unfinished
-            else ""
-        )
-        raise JoinFailed(f"the control plane refused: {answer.message}{hint}", answer.code)
-    return answer
 
 
 def _said(error: BaseException) -> str:

@@ -25,7 +25,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from protocol.errors import RequestCode, RequestError
 from protocol.ids import is_id
 
-__all__ = ["AGENT_URI", "Authority", "IssuedCertificate", "agent_of"]
+__all__ = ["AGENT_URI", "Authority", "IssuedCertificate", "agent_of", "requested_key_sha256"]
 
 _log = logging.getLogger("control_plane.authority")
 AGENT_URI = "spiffe://rackwright/agent/"
@@ -87,21 +87,8 @@ class Authority:
 
         Raises RequestError INVALID_INPUT when the request is damaged or not signed by its own key.
         """
-        try:
-            request = x509.load_pem_x509_csr(csr_pem.encode())
-            public_key = request.public_key()
-            signed = request.is_signature_valid
-        except (ValueError, InvalidSignature) as error:
-            raise RequestError(
-                RequestCode.INVALID_INPUT, f"the certificate request cannot be read: {error}"
-            ) from None
-        if not signed or not isinstance(public_key, ec.EllipticCurvePublicKey):
-            raise RequestError(
-                RequestCode.INVALID_INPUT,
-                "the certificate request must hold an elliptic-curve key and be signed by it",
-            )
         certificate = self._sign(
-            public_key,
+            _requested_key(csr_pem),
             agent_id,
             _AGENT_LIFE,
             ExtendedKeyUsageOID.CLIENT_AUTH,
@@ -183,6 +170,30 @@ class Authority:
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
             .sign(self._key, hashes.SHA256())
         )
+
+
+def requested_key_sha256(csr_pem: str) -> str:
+    """SHA-256 of the public key (DER of its SubjectPublicKeyInfo) that is asked for, by whoever has the private one.
+
+    Raises RequestError INVALID_INPUT as `Authority.issue_agent` does.
+    """
+    key = _requested_key(csr_pem)
+    encoded = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return hashlib.sha256(encoded).hexdigest()
+
+
+def _requested_key(csr_pem: str) -> ec.EllipticCurvePublicKey:
+    try:
+        request = x509.load_pem_x509_csr(csr_pem.encode())
+        public_key = request.public_key()
+        signed = isinstance(public_key, ec.EllipticCurvePublicKey) and request.is_signature_valid
+    except (ValueError, InvalidSignature) as error:
+        raise RequestError(RequestCode.INVALID_INPUT, f"the certificate request cannot be read: {error}") from None
+    if not signed or not isinstance(public_key, ec.EllipticCurvePublicKey):
+        raise RequestError(
+            RequestCode.INVALID_INPUT, "the certificate request must hold an elliptic-curve key and be signed by it"
+        )
+    return public_key
 
 
 def agent_of(certificate: object) -> str | None:

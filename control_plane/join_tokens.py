@@ -1,8 +1,15 @@
-"""Join tokens: made, shown, ended, and spent by the agent that joins."""
+"""Join tokens: made, shown, ended, and spent by the agent that joins.
+
+A token is spent once, for one key. Its answer may be lost after the commit, so it is given again to whoever asks with
+the same token for the same key, while the token's time lasts and what it gave still holds.
+"""
 
 import hashlib
 import hmac
+from typing import NamedTuple
 
+from control_plane import audit
+from control_plane.authority import IssuedCertificate
 from control_plane.events import publish
 from control_plane.records import AgentRow, JoinTokenRow, columns
 from control_plane.sessions import LONGEST_NAME, supersede_agent
@@ -13,9 +20,11 @@ from protocol.ids import new_id
 from protocol.join_token import JoinToken
 
 __all__ = [
+    "JoinedBefore",
     "create_join_token",
     "end_join_token",
     "join_agent",
+    "keep_answer",
     "list_join_tokens",
     "redeem_join_token",
     "spendable_token",
@@ -23,6 +32,14 @@ __all__ = [
 
 _COLUMNS = columns(JoinTokenRow)
 _AGENT = columns(AgentRow)
+
+
+class JoinedBefore(NamedTuple):
+    """What the token was spent on: the one who asks has the same key."""
+
+    agent: AgentRow
+    certificate: str
+    """PEM."""
 
 
 def create_join_token(
@@ -89,12 +106,16 @@ def end_join_token(tx: Transaction, tenant_id: str, token_id: str) -> JoinTokenR
     return ended or row
 
 
-def redeem_join_token(tx: Transaction, token_id: str, secret: str, host_name: str, version: str) -> AgentRow:
+def redeem_join_token(
+    tx: Transaction, token_id: str, secret: str, key_sha256: str, host_name: str, version: str
+) -> AgentRow | JoinedBefore:
     """Spends a site's token and makes the agent that it was for, in one transaction.
 
     Raises RequestError FORBIDDEN, with what to do; nothing is spent then. A site without an agent gets this one.
     """
-    row = spendable_token(tx, token_id, secret)
+    row = spendable_token(tx, token_id, secret, key_sha256)
+    if isinstance(row, JoinedBefore):
+        return row
     if row.node_id is not None:
         raise RequestError(RequestCode.FORBIDDEN, "this join token is for a machine's own agent")
     agent = join_agent(tx, row, host_name, version)
@@ -104,13 +125,19 @@ def redeem_join_token(tx: Transaction, token_id: str, secret: str, host_name: st
     return agent
 
 
-def spendable_token(tx: Transaction, token_id: str, secret: str) -> JoinTokenRow:
-    """The token, whose row is held until the transaction is over. Raises RequestError FORBIDDEN, with what to do."""
+def spendable_token(tx: Transaction, token_id: str, secret: str, key_sha256: str) -> JoinTokenRow | JoinedBefore:
+    """The token, or what it was spent on for this key; its row is held until the transaction is over.
+
+    Raises RequestError FORBIDDEN, with what to do.
+    """
     row = tx.one(f"SELECT {_COLUMNS} FROM join_tokens WHERE id = :id FOR UPDATE", {"id": token_id}, into=JoinTokenRow)
     if row is None or not hmac.compare_digest(row.secret_hash, _hash(secret)):
         raise RequestError(
             RequestCode.FORBIDDEN, "this join token is not known here: make a new one and use it whole"
         )
+    before = _joined_before(tx, row, key_sha256)
+    if before is not None:
+        return before
     if row.node_id is not None and (row.used_at is not None or row.expires_at <= tx.now()):
         raise RequestError(
             RequestCode.FORBIDDEN,
@@ -164,6 +191,48 @@ def join_agent(
         told["nodeId"] = token.node_id
     publish(tx, token.tenant_id, f"agent/{agent.id}", "agent.joined", told)
     return agent
+
+
+def keep_answer(tx: Transaction, token_id: str, key_sha256: str, issued: IssuedCertificate) -> None:
+    """What the token, which was spent in this transaction, is answered with."""
+    tx.run(
+        "INSERT INTO join_answers (token_id, key_sha256, serial, certificate) "
+        "VALUES (:token, :key, :serial, :certificate)",
+        {"token": token_id, "key": key_sha256, "serial": issued.serial, "certificate": issued.pem},
+    )
+
+
+def _joined_before(tx: Transaction, token: JoinTokenRow, key_sha256: str) -> JoinedBefore | None:
+    """None unless this key has spent the token, whose time is not over, and what it was given still holds.
+
+    The certificate is the first one, not another: a request that was held up may be served after its repetition, and
+    what that was given must hold.
+    """
+    if token.used_by is None or token.expires_at <= tx.now():
+        return None
+    agent = tx.one(
+        f"SELECT {_AGENT} FROM agents WHERE id = :id AND revoked_at IS NULL FOR SHARE",
+        {"id": token.used_by},
+        into=AgentRow,
+    )
+    answer = tx.one(
+        "SELECT join_answers.certificate FROM join_answers JOIN certificates "
+        "ON certificates.serial = join_answers.serial WHERE token_id = :token AND key_sha256 = :key "
+        "AND certificates.revoked_at IS NULL AND certificates.not_after > :now",
+        {"token": token.id, "key": key_sha256, "now": tx.now()},
+    )
+    if agent is None or answer is None:
+        return None
+    audit.record(
+        tx,
+        tenant_id=token.tenant_id,
+        actor=agent.id,
+        action="compute:agents:join",
+        resource=f"compute-agent/{agent.id}",
+        request_id="",
+        detail={"joinTokenId": token.id, "repeated": True},
+    )
+    return JoinedBefore(agent, str(answer[0]))
 
 
 def _hash(secret: str) -> str:

@@ -17,9 +17,10 @@ import msgspec
 from websockets.asyncio.server import ServerConnection
 from websockets.http11 import Response
 
-from control_plane.authority import Authority
-from control_plane.join_tokens import redeem_join_token
+from control_plane.authority import Authority, requested_key_sha256
+from control_plane.join_tokens import JoinedBefore, keep_answer, redeem_join_token
 from control_plane.machine_joining import Ambiguous, bound_node, join_machine
+from control_plane.records import AgentRow
 from control_plane.sessions import record_certificate
 from control_plane.store import Store, Transaction
 from protocol.errors import RequestCode, RequestError
@@ -95,7 +96,8 @@ class Joining:
                 message="this join token is not known here: make a new one and use it whole", code="TOKEN_REFUSED"
             )
         try:
-            answer = await self._store.write(_join, self._authority, request, Secret(request.secret))
+            key = requested_key_sha256(request.csr)
+            answer = await self._store.write(_join, self._authority, request, Secret(request.secret), key)
         except RequestError as error:
             unreadable = error.code is RequestCode.INVALID_INPUT
             answer = JoinRefused(message=error.message, code="UNREADABLE" if unreadable else "TOKEN_REFUSED")
@@ -128,23 +130,31 @@ def _network_of(connection: ServerConnection) -> str:
     return str(ipaddress.ip_network((address, 64), strict=False))
 
 
-def _join(tx: Transaction, authority: Authority, request: JoinRequest, secret: Secret) -> Joined | JoinRefused:
-    if bound_node(tx, request.token_id) is not None:
-        joined = join_machine(
-            tx, request.token_id, secret.reveal(), request.host_name, request.version, request.machine
-        )
-        if isinstance(joined, Ambiguous):
-            return JoinRefused(message=joined.message, code="AMBIGUOUS_MACHINE")
-        agent = joined
+def _join(
+    tx: Transaction, authority: Authority, request: JoinRequest, secret: Secret, key: str
+) -> Joined | JoinRefused:
+    token_id, host_name, version = request.token_id, request.host_name, request.version
+    joined: AgentRow | JoinedBefore | Ambiguous
+    if bound_node(tx, token_id) is not None:
+        joined = join_machine(tx, token_id, secret.reveal(), key, host_name, version, request.machine)
     else:
-        agent = redeem_join_token(tx, request.token_id, secret.reveal(), request.host_name, request.version)
-    issued = authority.issue_agent(request.csr, agent.id)
-    record_certificate(tx, agent.id, issued.serial, issued.not_after_ms)
+        joined = redeem_join_token(tx, token_id, secret.reveal(), key, host_name, version)
+    if isinstance(joined, Ambiguous):
+        return JoinRefused(message=joined.message, code="AMBIGUOUS_MACHINE")
+    if isinstance(joined, JoinedBefore):
+        return _joined(joined.agent, joined.certificate, authority)
+    issued = authority.issue_agent(request.csr, joined.id)
+    record_certificate(tx, joined.id, issued.serial, issued.not_after_ms)
+    keep_answer(tx, token_id, key, issued)
+    return _joined(joined, issued.pem, authority)
+
+
+def _joined(agent: AgentRow, certificate: str, authority: Authority) -> Joined:
     return Joined(
         agent_id=agent.id,
         role=agent.role,
         site=agent.site_id or "",
-        certificate=issued.pem,
+        certificate=certificate,
         ca=authority.pem,
         node=agent.node_id or "",
     )

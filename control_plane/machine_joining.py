@@ -8,7 +8,7 @@ the new boot's journal knows nothing of it.
 from typing import NamedTuple
 
 from control_plane.events import publish
-from control_plane.join_tokens import join_agent, spendable_token
+from control_plane.join_tokens import JoinedBefore, join_agent, spendable_token
 from control_plane.machine_facts import known_elsewhere, known_of, note_marks
 from control_plane.machine_match import contradiction
 from control_plane.nodes import find_node
@@ -35,8 +35,14 @@ def bound_node(tx: Transaction, token_id: str) -> str | None:
 
 
 def join_machine(
-    tx: Transaction, token_id: str, secret: str, host_name: str, version: str, machine: MachineFacts | None
-) -> AgentRow | Ambiguous:
+    tx: Transaction,
+    token_id: str,
+    secret: str,
+    key_sha256: str,
+    host_name: str,
+    version: str,
+    machine: MachineFacts | None,
+) -> AgentRow | JoinedBefore | Ambiguous:
     """Spends a machine's token, and gives the agent that has joined. Raises RequestError FORBIDDEN.
 
     The refusal of a contradiction is stored, so it is returned and not raised.
@@ -44,7 +50,9 @@ def join_machine(
     node_id = bound_node(tx, token_id)
     # The node first, as everybody else locks: then two boots of it join one after the other.
     tx.one("SELECT id FROM nodes WHERE id = :id FOR UPDATE", {"id": node_id})
-    token = spendable_token(tx, token_id, secret)
+    token = spendable_token(tx, token_id, secret, key_sha256)
+    if isinstance(token, JoinedBefore):
+        return token
     try:
         node = find_node(tx, token.tenant_id, token.node_id or "")
     except RequestError as error:

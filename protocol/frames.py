@@ -318,6 +318,8 @@ class ErrorFrame(_Frame, frozen=True, kw_only=True, tag="error"):
 
 
 class JoinRequest(_Frame, frozen=True, kw_only=True, tag="join"):
+    """Asked again for the same key, with a token that this key has used up, it is answered as it was."""
+
     token_id: str
     secret: str
     csr: str

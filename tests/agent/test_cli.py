@@ -126,6 +126,20 @@ def test_the_status_tells_how_many_machines_are_watched_and_how_many_cannot_be_a
     assert dict(status_lines(report))["watched"] == "7 machines, 3 tell of events, 1 cannot be asked"
 
 
+async def test_a_join_whose_answer_was_lost_says_that_the_same_command_can_be_given_again(
+    shell: Shell, tmp_path: Path
+) -> None:
+    import asyncio
+
+    async with control_plane(tmp_path, lost_answers=1) as plane:
+        token = plane.token()
+        result = await asyncio.to_thread(shell, "join", plane.url, token)
+        assert result.exit_code == 4
+        assert "the same command) can be repeated until the token expires" in result.output
+        result = await asyncio.to_thread(shell, "join", plane.url, token)
+        assert result.exit_code == 0, result.output
+
+
 async def test_a_join_takes_its_token_from_standard_input_too(shell: Shell, tmp_path: Path) -> None:
     import asyncio
 

@@ -10,11 +10,12 @@ from agent.backoff import Backoff
 from agent.errors import JoinFailed
 from agent.first_join import DriveTicket, FileTicket, FirstJoin, TicketSource
 from agent.identity import Facts, Identity, IdentityStore, Validity
+from agent.joining import join
 from drivers.linux.host import Host, Ran
-from protocol.boot_ticket import BootTicket, to_json
+from protocol.boot_ticket import BootTicket, from_json, to_json
 from protocol.join_token import JoinToken
 from protocol.secret import Secret
-from tests.agent.tls_control_plane import control_plane
+from tests.agent.tls_control_plane import control_plane, public_key
 
 
 def ticket(token: str | None = None, url: str = "https://127.0.0.1:1") -> bytes:
@@ -84,6 +85,23 @@ async def test_the_ticket_of_the_configuration_drive_is_used_once_and_removed(
     assert store.current() == identity
     assert not file.exists()
     assert (tmp_path / "drive" / "user-data").exists()
+
+
+async def test_a_join_from_the_drive_whose_answer_was_lost_is_asked_again_with_the_same_key(
+    drive: _Drive, store: IdentityStore, tmp_path: Path
+) -> None:
+    file = tmp_path / "drive" / "rackwright.json"
+    async with control_plane(tmp_path, lost_answers=2) as plane:
+        file.write_bytes(ticket(plane.token(), plane.url))
+        # The first process is killed between its question and the answer.
+        with pytest.raises(JoinFailed, match="broke before it answered"):
+            await join(plane.url, from_json(file.read_bytes()).token.reveal(), store)
+        first = FirstJoin(store, [DriveTicket(drive)], backoff=Backoff(0.001, 0.001), chance=random.Random(1))
+        identity = await first.run()
+    assert len(plane.joins) == 3
+    assert len({public_key(request.csr) for request in plane.joins}) == 1
+    assert store.current() == identity
+    assert not file.exists()
 
 
 async def test_the_file_of_the_image_comes_first(drive: _Drive, store: IdentityStore, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from agent.errors import IdentityError, JoinFailed
 from agent.identity import IdentityStore
 from agent.joining import join
-from tests.agent.tls_control_plane import control_plane
+from tests.agent.tls_control_plane import control_plane, public_key
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ async def test_the_control_planes_own_words_tell_why_a_token_is_refused(
         with pytest.raises(JoinFailed, match=reason):
             await join(plane.url, plane.token(refused=reason), store)
     assert store.current() is None
-    assert not store.unfinished_join()
+    assert store.unfinished_join(plane.joins[0].token_id) is None
 
 
 @pytest.mark.parametrize("token", ["", "rwj1", "rwj1.x.y.z", "hello", "rwj1." + "a" * 64 + ".jtk_1.short"])
@@ -117,19 +117,84 @@ async def test_an_identity_is_replaced_by_force_only(tmp_path: Path, store: Iden
     assert not first.folder.exists()
 
 
-async def test_after_a_crash_in_the_middle_joining_again_says_that_a_new_token_is_needed(
+async def test_a_join_whose_answer_was_lost_is_asked_again_with_the_same_key(
+    tmp_path: Path, store: IdentityStore
+) -> None:
+    async with control_plane(tmp_path, lost_answers=2) as plane:
+        token = plane.token()
+        for _ in range(2):
+            with pytest.raises(
+                JoinFailed, match=r"broke before it answered.*the same command.*until the token expires"
+            ):
+                await join(plane.url, token, store)
+        assert store.current() is None
+        identity = await join(plane.url, token, store)
+    assert len({public_key(request.csr) for request in plane.joins}) == 1
+    assert identity.facts.agent_id == plane.joined[plane.joins[0].token_id][1].agent_id
+    assert store.current() == identity
+
+
+async def test_after_a_crash_before_the_identity_was_whole_the_same_token_still_joins(
+    tmp_path: Path, store: IdentityStore
+) -> None:
+    async with control_plane(tmp_path, lost_answers=1) as plane:
+        token = plane.token()
+        with pytest.raises(JoinFailed):
+            await join(plane.url, token, store)
+        kept = store.unfinished_join(plane.joins[0].token_id)
+        assert kept is not None
+        assert stat.S_IMODE((kept / "agent.key").stat().st_mode) == 0o600
+        (kept / "agent.crt").write_text("half a certifi")
+        identity = await join(plane.url, token, IdentityStore(store.folder))
+    assert identity.folder == kept
+    assert [path for path in store.folder.iterdir() if path.name.startswith("gen-")] == [kept]
+
+
+async def test_the_key_of_an_unanswered_join_outlives_the_start_of_the_agent_that_has_an_identity(
     tmp_path: Path, store: IdentityStore
 ) -> None:
     async with control_plane(tmp_path) as plane:
+        first, token = await join(plane.url, plane.token(), store), plane.token()
+        plane.lost_answers = 1
+        with pytest.raises(JoinFailed, match="broke before"):
+            await join(plane.url, token, store, force=True)
+        store.tidy()
+        assert store.current() == first
+        second = await join(plane.url, token, store, force=True)
+    assert store.current() == second
+    assert not first.folder.exists()
+
+
+async def test_a_busy_control_plane_and_another_token_leave_the_key_of_an_unanswered_join(
+    tmp_path: Path, store: IdentityStore
+) -> None:
+    async with control_plane(tmp_path, lost_answers=1) as plane:
         token = plane.token()
+        with pytest.raises(JoinFailed, match="broke before"):
+            await join(plane.url, token, store)
+        with pytest.raises(JoinFailed, match="mistyped"):
+            await join(plane.url, plane.token(refused="mistyped"), store)
+        taken = plane.joined.pop(plane.joins[0].token_id)
+        plane.refusal_code = "BUSY"
+        with pytest.raises(JoinFailed) as busy:
+            await join(plane.url, token, store)
+        assert busy.value.refusal == "BUSY"
+        plane.joined[plane.joins[0].token_id] = taken
         await join(plane.url, token, store)
-        # The crash: the key is on the disk, the control plane has spent the token, no identity is linked.
-        (store.folder / "current").unlink()
-        assert store.unfinished_join()
-        with pytest.raises(JoinFailed, match=r"cut off.*make a new one"):
+    assert public_key(plane.joins[-1].csr) == public_key(plane.joins[0].csr)
+    assert public_key(plane.joins[1].csr) != public_key(plane.joins[0].csr), "each token has a key of its own"
+
+
+async def test_a_key_that_is_damaged_on_the_disk_does_not_keep_the_agent_from_joining(
+    tmp_path: Path, store: IdentityStore
+) -> None:
+    async with control_plane(tmp_path, lost_answers=1) as plane:
+        token = plane.token()
+        with pytest.raises(JoinFailed, match="broke before"):
+            await join(plane.url, token, store)
+        kept = store.unfinished_join(plane.joins[0].token_id)
+        assert kept is not None
+        (kept / "agent.key").write_bytes(bytes(64))
+        with pytest.raises(JoinFailed, match="used already"):
             await join(plane.url, token, store)
         await join(plane.url, plane.token(), store)
-    assert [path.name for path in store.folder.glob("gen-*")] == [
-        path.name
-        for path in [store.current().folder]  # type: ignore[union-attr]
-    ]

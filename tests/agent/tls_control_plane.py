@@ -112,8 +112,14 @@ class ControlPlane:
         self.joins: list[JoinRequest] = []
         self.tokens: dict[str, str | None] = {}
         """Id of each token made, and why it is refused."""
+        self.joined: dict[str, tuple[bytes, Joined]] = {}
+        """Id of each token that was used: the key, and what was answered."""
+        self.lost_answers = 0
+        """So many joins are cut off after they were taken."""
         self.refuse_status: list[tuple[int, str]] = []
         """HTTP answers to give before one is welcomed."""
+        self.refusal_code = ""
+        """Of joins."""
         self.refusal_headers: dict[str, str] = {}
         self.goodbye: Goodbye | None = None
         self.subprotocol = SUBPROTOCOL
@@ -196,18 +202,25 @@ class ControlPlane:
         request = msgspec.json.decode(await connection.recv(), type=JoinRequest)
         self.joins.append(request)
         refused = self.tokens.get(request.token_id, "there is no such token")
-        if refused is not None:
-            await connection.send(encode(JoinRefused(message=refused)), text=True)
-            return
-        self.tokens[request.token_id] = "this token was used already: make a new one"
-        joined = Joined(
-            agent_id=new_id("agent"),
-            role="site",
-            site="site-1",
-            certificate=self._certificate(request.csr),
-            ca=self.authority.pem,
-        )
-        await connection.send(encode(joined), text=True)
+        key = public_key(request.csr)
+        if refused is None:
+            self.tokens[request.token_id] = "this token was used already: make a new one"
+            joined = Joined(
+                agent_id=new_id("agent"),
+                role="site",
+                site="site-1",
+                certificate=self._certificate(request.csr),
+                ca=self.authority.pem,
+            )
+            self.joined[request.token_id] = (key, joined)
+        used_by, answer = self.joined.get(request.token_id, (b"", None))
+        if self.lost_answers:
+            self.lost_answers -= 1
+            connection.transport.abort()
+        elif answer is not None and used_by == key:
+            await connection.send(encode(answer), text=True)
+        else:
+            await connection.send(encode(JoinRefused(message=refused or "", code=self.refusal_code)), text=True)
 
     def _certificate(self, csr: str) -> str:
         key = x509.load_pem_x509_csr(csr.encode()).public_key()
@@ -247,6 +260,12 @@ async def control_plane(folder: Path, **settings: object) -> AsyncIterator[Contr
         yield plane
     finally:
         await plane.stop()
+
+
+def public_key(csr: str) -> bytes:
+    """The one that a certificate request is for."""
+    key = x509.load_pem_x509_csr(csr.encode()).public_key()
+    return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
 def _name(text: str) -> x509.Name:

@@ -1,6 +1,7 @@
 """An agent that does only what a test tells it: joins, connects over mutual TLS, and speaks single frames."""
 
 import ssl
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -11,6 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosedError
 from websockets.typing import Subprotocol
 
 from protocol.commands import Ending, JournalState, Outcome
@@ -54,9 +56,16 @@ def key_and_csr() -> tuple[bytes, str]:
 
 
 async def join(
-    port: int, ca: str, token: JoinToken, csr: str, machine: MachineFacts | None = None
+    port: int,
+    ca: str,
+    token: JoinToken,
+    csr: str,
+    machine: MachineFacts | None = None,
+    *,
+    cut_once: Callable[[], Awaitable[object]] | None = None,
 ) -> Joined | JoinRefused:
-    """One join attempt, the CA verified."""
+    """One join attempt, the CA verified. `cut_once`: the connection is cut when that has come, the answer unread;
+    ConnectionClosed is raised."""
     context = ssl.create_default_context(cadata=ca)
     async with connect(
         f"wss://127.0.0.1:{port}/join",
@@ -68,6 +77,11 @@ async def join(
             token_id=token.id, secret=token.secret.reveal(), csr=csr, host_name="stub", version="0", machine=machine
         )
         await connection.send(encode(request), text=True)
+        if cut_once is not None:
+            await cut_once()
+            connection.transport.abort()
+            await connection.wait_closed()
+            raise ConnectionClosedError(None, None)
         return decode_join_answer(await connection.recv())
 
 

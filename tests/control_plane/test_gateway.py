@@ -15,6 +15,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 from websockets.typing import Subprotocol
 
+from control_plane.audit import list_audit
 from control_plane.authority import Authority
 from control_plane.commands import cancel, enqueue, get_command
 from control_plane.gateway import Gateway
@@ -22,6 +23,7 @@ from control_plane.gateway_pulse import GatewayPulse
 from control_plane.join_tokens import create_join_token
 from control_plane.nodes import create_node
 from control_plane.records import CommandRow, NodeRow
+from control_plane.retention import Kept, prune_join_tokens
 from control_plane.sessions import get_agent, revoke_agent
 from control_plane.sites import create_site, get_site
 from control_plane.store import Store, Transaction, migrate
@@ -35,6 +37,7 @@ from protocol.frames import (
     CertificateRequest,
     ErrorFrame,
     Goodbye,
+    Joined,
     JoinRefused,
     Settled,
     Started,
@@ -80,6 +83,20 @@ class Site:
                 await asyncio.sleep(0.02)
         return row
 
+    async def attempt(self, token: JoinToken, csr: str) -> Joined | JoinRefused:
+        return await join(self.gateway.port, self.authority.pem, token, csr)
+
+    async def join_unheard(self, token: JoinToken, csr: str) -> None:
+        """The join is stored, and the connection is cut before its answer is read."""
+
+        async def is_spent() -> None:
+            async with asyncio.timeout(10):
+                while await self.store.read(_is_unused, token.id):
+                    await asyncio.sleep(0.02)
+
+        with contextlib.suppress(ConnectionClosed):
+            await join(self.gateway.port, self.authority.pem, token, csr, cut_once=is_spent)
+
     async def restart(self) -> None:
         """The process dies and comes back: nothing but the tables is left."""
         port = self.gateway.port
@@ -99,6 +116,21 @@ def _site(tx: Transaction) -> tuple[str, str]:
 
 def _token(tx: Transaction, token: JoinToken, site_id: str, ttl_ms: int) -> None:
     create_join_token(tx, token, tenant_id="root", site_id=site_id, role="site", created_by="test", ttl_ms=ttl_ms)
+
+
+def _is_unused(tx: Transaction, token_id: str) -> bool:
+    row = tx.one("SELECT used_at FROM join_tokens WHERE id = :id", {"id": token_id})
+    return row is not None and row[0] is None
+
+
+def _joined(tx: Transaction) -> tuple[int, int, int]:
+    """How many agents there are, certificates, and events of joins."""
+    row = tx.one(
+        "SELECT (SELECT COUNT(*) FROM agents), (SELECT COUNT(*) FROM certificates), "
+        "(SELECT COUNT(*) FROM events WHERE type = 'agent.joined')"
+    )
+    assert row is not None
+    return int(row[0]), int(row[1]), int(row[2])
 
 
 def _enqueue(tx: Transaction, agent_id: str, node_id: str, repeat: Repeat, life_ms: int) -> CommandRow:
@@ -167,6 +199,89 @@ async def test_a_token_joins_one_agent_only(site: Site) -> None:
     answer = await join(site.gateway.port, site.authority.pem, token, key_and_csr()[1])
     assert isinstance(answer, JoinRefused)
     assert f"used before, by {first.id}" in answer.message
+
+
+async def test_a_join_whose_answer_was_lost_is_answered_again_for_the_same_key(site: Site) -> None:
+    token, (key, csr) = await site.token(), key_and_csr()
+    await site.join_unheard(token, csr)
+    answer = await site.attempt(token, csr)
+    assert isinstance(answer, Joined)
+    assert await site.store.read(_joined) == (1, 1, 1)
+    (site.folder / "key.pem").write_bytes(key)
+    (site.folder / "cert.pem").write_text(answer.certificate)
+    async with ScriptedAgent(site.gateway.port, site.folder, answer.agent_id, answer.ca) as agent:
+        assert isinstance(await agent.connect(), Welcome)
+    line = (await site.store.read(list_audit, "root", None, 1))[0]
+    assert (line.actor, line.action, line.decision) == (answer.agent_id, "compute:agents:join", "allowed")
+    assert line.detail == {"joinTokenId": token.id, "repeated": True}
+
+
+async def test_a_control_plane_that_was_killed_after_a_join_was_stored_answers_it_when_it_is_back(site: Site) -> None:
+    token, (_, csr) = await site.token(), key_and_csr()
+    await site.join_unheard(token, csr)
+    await site.restart()
+    first, second = await site.attempt(token, csr), await site.attempt(token, csr)
+    assert isinstance(first, Joined)
+    assert first == second
+    assert await site.store.read(_joined) == (1, 1, 1)
+
+
+async def test_the_same_join_asked_several_times_at_once_is_one_join(site: Site) -> None:
+    token, (_, csr) = await site.token(), key_and_csr()
+    answers = await asyncio.gather(*(site.attempt(token, csr) for _ in range(4)))
+    assert isinstance(answers[0], Joined)
+    assert answers == [answers[0]] * 4
+    assert await site.store.read(_joined) == (1, 1, 1)
+
+
+async def test_a_lost_join_is_not_answered_again_to_another_key_or_without_the_secret(site: Site) -> None:
+    token, (_, csr) = await site.token(), key_and_csr()
+    await site.join_unheard(token, csr)
+    another = await site.attempt(token, key_and_csr()[1])
+    assert isinstance(another, JoinRefused)
+    assert "a token joins one agent" in another.message
+    wrong = await site.attempt(JoinToken(token.ca_sha256, token.id, JoinToken.new("0" * 64).secret), csr)
+    assert isinstance(wrong, JoinRefused)
+    assert "not known here" in wrong.message
+
+
+async def test_a_key_is_not_had_by_whoever_shows_its_certificate_request_damaged(site: Site) -> None:
+    token, (_, csr) = await site.token(), key_and_csr()
+    await site.join_unheard(token, csr)
+    der = bytearray(ssl.PEM_cert_to_DER_cert(csr.replace("CERTIFICATE REQUEST", "CERTIFICATE")))
+    der[-1] ^= 1
+    forged = ssl.DER_cert_to_PEM_cert(bytes(der)).replace("CERTIFICATE", "CERTIFICATE REQUEST")
+    refused = await site.attempt(token, forged)
+    assert isinstance(refused, JoinRefused)
+    assert refused.code == "UNREADABLE"
+
+
+async def test_a_lost_join_is_answered_again_only_within_the_tokens_time(site: Site) -> None:
+    token, (_, csr) = await site.token(), key_and_csr()
+    await site.join_unheard(token, csr)
+    end = "UPDATE join_tokens SET expires_at = :now WHERE id = :id"
+    await site.store.write(lambda tx: tx.run(end, {"now": tx.now(), "id": token.id}))
+    refused = await site.attempt(token, csr)
+    assert isinstance(refused, JoinRefused)
+    assert refused.code == "TOKEN_REFUSED"
+
+
+async def test_a_lost_join_is_not_answered_again_once_its_agent_was_revoked(site: Site) -> None:
+    token, (_, csr) = await site.token(), key_and_csr()
+    first = await site.attempt(token, csr)
+    assert isinstance(first, Joined)
+    await site.store.write(revoke_agent, "root", first.agent_id, "lost")
+    refused = await site.attempt(token, csr)
+    assert isinstance(refused, JoinRefused)
+    assert refused.code == "TOKEN_REFUSED"
+
+
+async def test_what_a_token_was_answered_with_is_forgotten_with_the_token(site: Site) -> None:
+    token, (_, csr) = await site.token(), key_and_csr()
+    await site.attempt(token, csr)
+    await site.store.write(lambda tx: tx.run("UPDATE join_tokens SET expires_at = 1"))
+    assert await site.store.write(prune_join_tokens, Kept(), 10) == 1
+    assert await site.store.read(lambda tx: tx.all("SELECT token_id FROM join_answers")) == []
 
 
 async def test_an_expired_token_is_refused_with_what_to_do(site: Site) -> None:

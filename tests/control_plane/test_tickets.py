@@ -246,6 +246,31 @@ async def test_a_ticket_cannot_be_used_twice(lab: Lab) -> None:
     assert "start the machine from its boot medium again" in again.message
 
 
+async def test_a_machine_whose_joins_answer_was_lost_is_answered_again_for_its_key(lab: Lab) -> None:
+    token, csr = JoinToken.parse((await lab.ticket()).token.reveal()), key_and_csr()[1]
+    first = await join(lab.gateway.port, lab.authority.pem, token, csr, M1)
+    assert await join(lab.gateway.port, lab.authority.pem, token, csr, M1) == first
+    assert isinstance(first, Joined)
+    assert (first.role, first.node) == ("ramdisk", lab.node_id)
+    assert await lab.store.read(_good_certificates, first.agent_id) == 1
+    assert len(await lab.store.read(list_agents, "root", "", 9)) == 2, "the site's and the machine's"
+
+
+@pytest.mark.case("B47")
+async def test_b47_a_lost_join_is_not_answered_again_once_a_later_boot_has_joined(lab: Lab) -> None:
+    token, csr = JoinToken.parse((await lab.ticket()).token.reveal()), key_and_csr()[1]
+    first = await join(lab.gateway.port, lab.authority.pem, token, csr, M1)
+    assert isinstance(first, Joined)
+    later = await lab.boot(await lab.ticket(), "boot-b")
+    assert later.id == first.agent_id
+    refused = await join(lab.gateway.port, lab.authority.pem, token, csr, M1)
+    assert isinstance(refused, JoinRefused)
+    assert "a later one of the machine was used" in refused.message
+    assert await lab.store.read(_good_certificates, later.id) == 1
+    await later.cut()
+    assert isinstance(await later.connect(), Welcome), "the later boot stays"
+
+
 @pytest.mark.case("B47")
 async def test_b47_a_new_boot_with_a_good_ticket_takes_the_place_of_the_boot_before_at_once(lab: Lab) -> None:
     older = await lab.ticket()

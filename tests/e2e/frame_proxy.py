@@ -1,11 +1,13 @@
 """Stands between an agent and its control plane, sees every frame, and does to it what networks do.
 
 It ends TLS on both sides: towards the agent it is the control plane (a certificate of the same CA), towards the
-control plane it is the agent (the agent's own certificate). Frames are counted over the proxy's whole life.
+control plane it is the agent (the agent's own certificate, or none: an agent that joins). Frames are counted over the
+proxy's whole life.
 """
 
 import asyncio
 import contextlib
+import http
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -17,10 +19,11 @@ import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import WebSocketException
+from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
 from control_plane.authority import Authority
-from protocol.frames import SUBPROTOCOL
+from protocol.frames import JOIN_SUBPROTOCOL, SUBPROTOCOL
 
 
 class Way(Enum):
@@ -62,8 +65,8 @@ class FrameProxy:
     """`identity` gives the agent's certificate and key files. `plan` decides on each frame."""
 
     authority: Authority
-    certificate: Path
-    key: Path
+    certificate: Path | None
+    key: Path | None
     upstream: int
     plan: Plan = let_pass
     seen: list[Seen] = field(default_factory=list)
@@ -80,7 +83,8 @@ class FrameProxy:
             "127.0.0.1",
             0,
             ssl=self.authority.server_context(["localhost", "127.0.0.1"]),
-            subprotocols=[Subprotocol(SUBPROTOCOL)],
+            process_request=self._give_ca,
+            subprotocols=[Subprotocol(SUBPROTOCOL), Subprotocol(JOIN_SUBPROTOCOL)],
             compression=None,
         )
         return self
@@ -90,14 +94,20 @@ class FrameProxy:
         self._server.close()
         await self._server.wait_closed()
 
+    def _give_ca(self, agent: ServerConnection, request: Request) -> Response | None:
+        return agent.respond(http.HTTPStatus.OK, self.authority.pem) if request.path == "/ca.pem" else None
+
     async def _serve(self, agent: ServerConnection) -> None:
+        assert agent.request is not None
+        assert agent.subprotocol is not None
         context = ssl.create_default_context(cadata=self.authority.pem)
-        context.load_cert_chain(self.certificate, self.key)
+        if self.certificate is not None:
+            context.load_cert_chain(self.certificate, self.key)
         try:
             async with connect(
-                f"wss://127.0.0.1:{self.upstream}/agent",
+                f"wss://127.0.0.1:{self.upstream}{agent.request.path}",
                 ssl=context,
-                subprotocols=[Subprotocol(SUBPROTOCOL)],
+                subprotocols=[agent.subprotocol],
                 compression=None,
                 proxy=None,
             ) as control_plane:

@@ -19,7 +19,7 @@ from ramdisk.consoles import Announcer
 from ramdisk.join import Joining
 from ramdisk.network import Network
 from ramdisk.ticket import Carriers
-from tests.agent.tls_control_plane import control_plane
+from tests.agent.tls_control_plane import control_plane, public_key
 from tests.drivers.linux.machine import Machine
 
 FACTS = MachineFacts(uuid="4c4c4544-0042-3510-8056-b7c04f4d3232", macs=["52:54:00:00:00:01"])
@@ -108,6 +108,21 @@ async def test_a_machine_joins_by_its_ticket_tells_who_it_is_and_keeps_no_ticket
     assert text not in boot.console
     assert f"control plane {plane.url}" in boot.console
     assert "joined as" in boot.console
+
+
+async def test_a_join_whose_answer_was_lost_is_asked_again_with_the_ticket_of_the_initial_ramdisk(
+    boot: Boot, tmp_path: Path
+) -> None:
+    """As iPXE brings it: there is no other one to come."""
+    async with control_plane(tmp_path, lost_answers=2) as plane:
+        boot.give(plane.token(), plane.url)
+        identity = await boot.joining().identity()
+    assert len(plane.joins) == 3
+    assert len({public_key(request.csr) for request in plane.joins}) == 1
+    assert boot.store.current() == identity
+    assert "cannot join yet" in boot.console
+    assert "broke before it answered" in boot.console
+    assert not boot.file.exists()
 
 
 async def test_a_restarted_process_has_joined_already(boot: Boot, tmp_path: Path) -> None:
