@@ -205,7 +205,7 @@ class BootServer:
                 return await serve(request, image)
         except OperationError as error:
             _log.error("image_not_served", name=path.name, reason=error.message)
-            if error.code is ErrorCode.CONFLICT:
+            if error.code in (ErrorCode.CONFLICT, ErrorCode.INVALID_ARGUMENT):
                 # Asked again it is the same: whoever wants it is to fail at once, and with the cause.
                 return web.Response(status=409, text=f"{error.message}\n")
             return web.Response(status=502, text=f"{error.message}\n", headers=_RETRY_AFTER)

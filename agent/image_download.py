@@ -248,7 +248,7 @@ class Download:
     async def _other_image(self, checksum: str) -> OperationError:
         await asyncio.to_thread(self._forget)
         return OperationError(
-            ErrorCode.CONFLICT,
+            ErrorCode.INVALID_ARGUMENT,
             f"the image of the origin has the checksum {checksum}: it is another one than was asked for",
         )
 
@@ -382,7 +382,7 @@ def _check_status(answer: aiohttp.ClientResponse) -> None:
         raise _Again("it has fewer bytes than it had")
     if answer.status in _FATAL:
         raise OperationError(
-            ErrorCode.CONFLICT, f"the image's origin answers {answer.status} {answer.reason or ''}".rstrip()
+            ErrorCode.INVALID_ARGUMENT, f"the image's origin answers {answer.status} {answer.reason or ''}".rstrip()
         )
     if answer.status not in (200, 206):
         raise _Broken(f"it answers {answer.status}")

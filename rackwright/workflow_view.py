@@ -146,12 +146,15 @@ def span(milliseconds: int | None) -> str:
 
 
 def _news(step: Json) -> str:
-    """Its failure's cause, else how far its command is."""
-    if step["error"] is not None:
-        return "; ".join(causes(step["error"]))
-    progress = step["progress"]
-    if progress is None or step["state"] not in ("running", "waiting"):
-        return ""
+    """Its failure's cause; while it is not over, how far its command is, and why the last attempt failed."""
+    cause = "; ".join(causes(step["error"]))
+    if step["state"] not in ("pending", "running", "waiting"):
+        return cause
+    news = [_how_far(step["progress"])] if step["progress"] is not None and step["state"] != "pending" else []
+    return "; ".join([*news, *([f"attempt {step['attempt'] - 1} failed: {cause}"] if cause else [])])
+
+
+def _how_far(progress: Json) -> str:
     percent = "" if progress["percent"] is None else f"{progress['percent']:.0f} % "
     return f"{percent}{printable(progress['message'])}"
 

@@ -102,7 +102,7 @@ class CodeRunner:
                 raise StepNotReady(self._timing.command_step_poll_ms)
             failure, result = command_end(found)
             if found.state is not CommandState.SUCCEEDED:
-                raise DriverError(words_of(found.state, failure))
+                raise DriverError(words_of(found.state, failure), "" if failure is None else failure.code)
             return result or {}
 
         return StepContext(

@@ -29,10 +29,11 @@ class StepFailed(Exception):
 
 
 class DriverError(StepFailed):
-    """A command that the step sent did not succeed."""
+    """A command that the step sent did not succeed. `cause`: the agent's own error code, where it gave one."""
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, cause: str = "") -> None:
         super().__init__(message, code="DRIVER_ERROR")
+        self.cause = cause
 
 
 ArgsT = TypeVarTuple("ArgsT")

@@ -53,7 +53,8 @@ def close_main(work: Work, workflow: WorkflowRow) -> None:
 def fail_attempt(work: Work, workflow: WorkflowRow, step: StepRow, error: StepError) -> None:
     """An attempt failed: another one while retries are left, else the step's `onFailure` decides."""
     if step.attempt - step.first_attempt < step.spec.retries:
-        again = work.save_step(next_attempt(step))
+        # It says why until it succeeds: an attempt may take hours.
+        again = work.save_step(replace(next_attempt(step), error=error))
         outbox.step_event(work, workflow, again, "retrying", error=error)
         work.save_workflow(_free(work, workflow))
         return

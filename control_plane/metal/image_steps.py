@@ -11,6 +11,7 @@ from control_plane.engine.states import RunsOn
 from control_plane.metal.machine import Machine
 from control_plane.store import Transaction
 from protocol.commands import CommandKind
+from protocol.errors import ErrorCode
 from protocol.shapes.deploy import Image, RootDeviceHints
 
 __all__ = ["ConfigDrive", "WriteImage", "config_drive", "daemon_ticket_wanted", "write_image"]
@@ -54,7 +55,11 @@ async def write_image(context: StepContext, arguments: WriteImage) -> dict[str, 
     }
     if root_device is not None:
         args["rootDevice"] = _json(root_device)
-    result = await machine.ramdisk("deploy.writeImage", args, key="write")
+    try:
+        result = await machine.ramdisk("deploy.writeImage", args, key="write")
+    except DriverError as error:
+        # Why it did not come through the site is part of why it did not come.
+        raise DriverError("; ".join([error.message, *notes]), error.cause) from None
     told = result.get("notes")
     return {**result, "notes": [*(told if isinstance(told, list) else []), *notes]}
 
@@ -90,7 +95,11 @@ def daemon_ticket_wanted(tx: Transaction, node_id: str) -> bool:
 
 
 async def _address(machine: Machine, image: Image) -> tuple[str, list[str]]:
-    """Where the ramdisk is to fetch the image, and what to note of it. A site that has no cache is no failure."""
+    """Where the ramdisk is to fetch the image, and what to note of it.
+
+    A site that has no cache, or no way to the origin, is no failure: the machine may have one. What is wrong with the
+    image itself is one: the machine would only find the same, and each of the site's machines would.
+    """
     payload: dict[str, object] = {
         "url": image.url,
         "sha256": image.sha256,
@@ -102,6 +111,8 @@ async def _address(machine: Machine, image: Image) -> tuple[str, list[str]]:
             CommandKind.SITE_OFFER_IMAGE, payload, RunsOn.SITE, key="offer", timeout_ms=_OFFER_MS
         )
     except DriverError as error:
+        if error.cause == ErrorCode.INVALID_ARGUMENT:
+            raise
         return image.url, [f"straight from its origin, not through the site: {error.message}"]
     address = offered.get("url")
     return (address, []) if isinstance(address, str) and address else (image.url, [])

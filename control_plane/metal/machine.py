@@ -166,7 +166,7 @@ class Machine:
         known = self.seen.sent.get(key)
         if known is not None and known.over:
             if known.state is not CommandState.SUCCEEDED:
-                raise DriverError(known.words)
+                raise DriverError(known.words, "" if known.failure is None else known.failure.code)
             return (known.ending.result if known.ending is not None else None) or {}
         if place is RunsOn.RAMDISK:
             self._require_power()

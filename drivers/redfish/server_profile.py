@@ -258,4 +258,8 @@ def _walked_json(text: str, change: Callable[[str, str], str | None]) -> tuple[s
         return False
 
     walk(document, 0)
-    return msgspec.json.encode(document).decode(), names
+    try:
+        return msgspec.json.encode(document).decode(), names
+    except UnicodeEncodeError:
+        # Half a character, which JSON may hold as an escape and UTF-8 not at all: it stays an escape.
+        return json.dumps(document), names

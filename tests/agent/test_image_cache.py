@@ -167,7 +167,7 @@ async def test_what_the_origin_refuses_is_told_at_once(site: BootSite, origin: O
     origin.statuses = [status]
     with pytest.raises(OperationError, match=f"origin answers {status}") as failure:
         await offered(site, origin)
-    assert failure.value.code is ErrorCode.CONFLICT
+    assert failure.value.code is ErrorCode.INVALID_ARGUMENT
     assert len(origin.asked) == 1
 
 

@@ -162,7 +162,7 @@ async def test_the_driver_is_the_asked_one_else_the_concerns_else_the_bmcs(
 async def test_an_in_band_driver_needs_an_agent_on_the_machine(sqlite_api: Api) -> None:
     await sqlite_api.lab()
     answer = await sqlite_api.call("drivers.invoke", {**READ, "driver": "linux"})
-    assert (answer.code, "no agent of its own" in answer.message) == ("INVALID_STATE", True)
+    assert (answer.code, "only steps of a profile reach" in answer.message) == ("INVALID_STATE", True)
 
 
 async def test_a_command_lasts_as_long_as_its_operation_or_as_long_as_asked(sqlite_api: Api) -> None:

@@ -120,7 +120,7 @@ def choose_driver(node: NodeRow, operation: Operation, asked: str | None) -> str
     if driver == "linux":
         raise RequestError(
             RequestCode.INVALID_STATE,
-            f"the driver linux works on the machine itself, and node {node.name!r} has no agent of its own: "
+            "the driver linux works on the machine itself, which only steps of a profile reach (`on: ramdisk`): "
             "name another driver",
         )
     return driver

@@ -84,7 +84,8 @@ class StepView(View, frozen=True, kw_only=True):
     deadline: datetime | None
     result: dict[str, Any] | None
     error: StepError | None
-    """`details` holds the agent's own failure, with what the BMC itself said."""
+    """Why it failed; while another attempt is to come or under way, why the last one did. `details` holds the agent's
+    own failure, with what the BMC itself said."""
     started_at: datetime | None
     finished_at: datetime | None
     elapsed_ms: int | None

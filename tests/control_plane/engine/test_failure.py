@@ -48,12 +48,17 @@ async def test_a36_an_attempt_that_fails_is_followed_by_the_next_under_a_new_key
 
 @pytest.mark.line("A36")
 async def test_a36_retries_end_with_the_first_attempt_that_succeeds(rig: Rig) -> None:
+    reasons: list[str | None] = []
+
     async def third_time_lucky(context: StepContext) -> None:
+        present = (await rig.look(context.workflow_id)).steps["work"].error
+        reasons.append(None if present is None else present.message)
         if context.attempt < 3:
-            raise StepFailed("not yet")
+            raise StepFailed(f"not at {context.attempt}")
 
     rig.code["work"] = third_time_lucky
     seen = await rig.finish(await rig.start(work(retries=7)))
+    assert reasons == [None, "not at 1", "not at 2"], "an attempt under way tells why the last one failed"
     assert (rig.runs["work"], seen.steps["work"].attempt, seen.workflow.state) == (3, 3, SUCCEEDED)
     assert seen.steps["work"].error is None
 

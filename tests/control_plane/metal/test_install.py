@@ -82,6 +82,28 @@ async def test_a_site_without_a_cache_lets_the_ramdisk_fetch_from_the_origin_and
     assert "straight from its origin, not through the site: UNSUPPORTED: no boot server" in str(result["notes"])
 
 
+async def test_what_the_site_finds_wrong_with_the_image_ends_it_with_the_sites_words(sqlite_metal: MetalRig) -> None:
+    sqlite_metal.first = lambda what, row: (
+        refused("the image's origin answers 404", "INVALID_ARGUMENT") if "offer" in what else None
+    )
+    workflow = await sqlite_metal.finish(await begin(sqlite_metal, {**WRITE, "with": {"image": IMAGE}}))
+    assert workflow.error is not None
+    assert workflow.error.message.endswith("INVALID_ARGUMENT: the image's origin answers 404")
+    with pytest.raises(AssertionError, match=r"nobody was asked for deploy\.writeImage"):
+        args_of(sqlite_metal, "deploy.writeImage")
+
+
+async def test_a_machine_that_cannot_fetch_it_either_says_also_why_the_site_could_not(sqlite_metal: MetalRig) -> None:
+    sqlite_metal.first = lambda what, row: (
+        refused(f"{what} cannot reach it", "UNREACHABLE") if "offer" in what or "writeImage" in what else None
+    )
+    workflow = await sqlite_metal.finish(await begin(sqlite_metal, {**WRITE, "with": {"image": IMAGE}}))
+    assert workflow.error is not None
+    said = workflow.error.message
+    assert "UNREACHABLE: deploy.writeImage https://images.example/debian-12.raw.zst cannot reach it; " in said
+    assert "not through the site: UNREACHABLE: site.offerImage cannot reach it" in said
+
+
 async def test_a_wrong_image_fails_the_node_with_the_ramdisks_own_words(sqlite_metal: MetalRig) -> None:
     sqlite_metal.first = lambda what, row: (
         refused("the checksum is wrong", "NOT_APPLIED") if "writeImage" in what else None

@@ -23,6 +23,13 @@ def profile(*attributes: tuple[str, str], component: str = "iDRAC.Embedded.1") -
     return json.dumps({"SystemConfiguration": {"Components": [{"FQDD": component, "Attributes": listed}]}})
 
 
+def test_half_a_character_in_a_profile_stays_as_the_bmc_escaped_it() -> None:
+    half = '"Value": "\\ud800"'
+    document = profile(("Users.2#UserName", "x"), ("Users.2#Password", "calvin")).replace('"Value": "x"', half)
+    hidden, names = masked(document)
+    assert (names, half in hidden) == (["Users.2#Password"], True)
+
+
 def attributes_of(document: str, component: str | None = None) -> dict[str, str]:
     """Of every component, or of this one."""
     return {
