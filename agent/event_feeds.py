@@ -68,12 +68,15 @@ class EventFeeds:
 
     def unsubscribe(self, watch: Watch, path: str) -> None:
         """Takes a subscription away in the background. One that is left behind is found by the next start."""
-        task = asyncio.get_running_loop().create_task(self._unsubscribe(watch, path))
+        self.leave(asyncio.get_running_loop().create_task(self._unsubscribe(watch, path)))
+
+    def leave(self, task: asyncio.Task[None]) -> None:
+        """To its own end, which `aclose` waits for."""
         self._farewells.add(task)
         task.add_done_callback(self._farewells.discard)
 
     async def aclose(self) -> None:
-        """Waits a few seconds for the subscriptions to be gone."""
+        """Waits a few seconds for the streams to be closed and the subscriptions to be gone."""
         if self._farewells:
             _, late = await asyncio.wait(self._farewells, timeout=_FAREWELL_SECONDS)
             for task in late:
@@ -107,6 +110,7 @@ class EventFeed:
 
     def stop(self) -> None:
         self._task.cancel()
+        self._feeds.leave(self._task)
         self.live = False
         path, self._subscription = self._subscription, None
         if path is not None:

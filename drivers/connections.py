@@ -15,14 +15,13 @@ __all__ = ["Connections"]
 class _Held:
     """A connection, what it was made with, and how many operations use it now."""
 
-    __slots__ = ("connection", "credential", "replaced", "tls", "users")
+    __slots__ = ("connection", "credential", "tls", "users")
 
     def __init__(self, connection: Connection, target: Target) -> None:
         self.connection = connection
         self.credential = target.credential_key
         self.tls = target.tls
         self.users = 0
-        self.replaced = False
 
 
 class Connections:
@@ -32,6 +31,8 @@ class Connections:
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self._held: dict[tuple[str, str], _Held] = {}
+        self._replaced: set[_Held] = set()
+        """Each in use still."""
         self._closing: set[asyncio.Task[None]] = set()
 
     @contextlib.contextmanager
@@ -43,7 +44,8 @@ class Connections:
             yield held.connection
         finally:
             held.users -= 1
-            if held.replaced and not held.users:
+            if not held.users and held in self._replaced:
+                self._replaced.discard(held)
                 self._log_out(held.connection)
 
     def get(self, driver: Driver, target: Target) -> Connection:
@@ -51,9 +53,9 @@ class Connections:
         return self._find(driver, target).connection
 
     async def aclose(self) -> None:
-        """Ends every session at its BMC."""
-        connections, self._held = [held.connection for held in self._held.values()], {}
-        await asyncio.gather(*(connection.aclose() for connection in connections), *self._closing)
+        """Ends every session at its BMC, also those of replaced connections, whoever uses them still."""
+        held, self._held, self._replaced = [*self._held.values(), *self._replaced], {}, set()
+        await asyncio.gather(*(one.connection.aclose() for one in held), *self._closing)
 
     def _find(self, driver: Driver, target: Target) -> _Held:
         place = (driver.name, target.endpoint)
@@ -61,10 +63,10 @@ class Connections:
         if held is not None and held.credential == target.credential_key and self._trusts_the_same(held.tls, target):
             return held
         fresh = self._held[place] = _Held(driver.connect(target, self._environment), target)
-        if held is not None:
-            held.replaced = True
-            if not held.users:
-                self._log_out(held.connection)
+        if held is not None and held.users:
+            self._replaced.add(held)
+        elif held is not None:
+            self._log_out(held.connection)
         return fresh
 
     def _trusts_the_same(self, tls: TlsPolicy, target: Target) -> bool:

@@ -2,7 +2,8 @@
 # Builds dist/*.deb from this tree and the locked list of packages. Needs no root. The same input gives the same bytes.
 # Usage: build.sh [FOLDER]   FOLDER takes the place of dist.
 #
-#   rackwright                 the program and all that it needs, in a tree of its own: /opt/rackwright/lib
+#   rackwright                 the program and all that it needs, in a tree of its own: /opt/rackwright/lib;
+#                              documents and examples
 #   rackwright-agent           the agent's service, user and settings
 #   rackwright-daemon          the same of the agent on an installed machine, which runs as root
 #   rackwright-control-plane   the same of the control plane
@@ -75,12 +76,20 @@ make_completion() {
     $run fish >"$usr/share/fish/vendor_completions.d/rackwright.fish"
 }
 
+# In the same places to each other as in the repository, so that their links lead somewhere.
+make_documents() {
+    share=$stage/rackwright/usr/share/doc/rackwright
+    mkdir -p "$share"
+    cp -r docs examples "$share/"
+}
+
 make_program() {
     make_tree
     mkdir -p "$stage/rackwright/usr/bin"
     fill $here/rackwright/launcher "$stage/rackwright/usr/bin/rackwright"
     chmod 755 "$stage/rackwright/usr/bin/rackwright"
     make_completion
+    make_documents
     depends=$("$python" $here/depends.py "$stage/rackwright$tree")
 }
 

@@ -41,6 +41,7 @@ POWER = (BmcEvent(EventKind.POWER),)
 class Rig:
     """A watcher, and what the control plane would be told."""
 
+    vault: Vault
     bmcs: Bmcs
     watcher: Watcher
     observations: Observations
@@ -90,7 +91,7 @@ async def rig(folder: Path, *, events: bool = False, **settings: Any) -> AsyncIt
         watcher.hear_by(EventFeeds(watcher, section, None, chance=random.Random(7)))
     bmcs.after_change = watcher.changed
     try:
-        yield Rig(bmcs, watcher, observations, woken)
+        yield Rig(vault, bmcs, watcher, observations, woken)
     finally:
         await watcher.aclose()
         await bmcs.aclose()
@@ -98,6 +99,11 @@ async def rig(folder: Path, *, events: bool = False, **settings: Any) -> AsyncIt
 
 def now() -> float:
     return asyncio.get_running_loop().time()
+
+
+def under_way() -> set[str]:
+    """What the tasks of this loop do."""
+    return {getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()}
 
 
 # What is told
@@ -532,6 +538,32 @@ async def test_a_stream_tells_of_a_change_in_seconds_and_makes_polling_slow(fold
         assert (told.power, told.how) == ("off", "stream")
         assert now() - began < 3
         assert len(bmc.state.open_sessions) == 1
+
+
+@without_waiting
+async def test_an_end_right_after_a_new_password_ends_the_session_of_the_old_ones_stream_too(folder: Path) -> None:
+    async with RedfishServer(users={USER: PASSWORD}, clock=now) as bmc:
+        async with rig(folder, events=True) as it:
+            it.watch(redfish(bmc))
+            await it.next()
+            while not it.watcher.counts()["withEvents"]:
+                await asyncio.sleep(0.1)
+            # The same password once more is a new version: the next command logs in anew, beside the stream.
+            it.vault.set("bmc", USER, Secret(PASSWORD))
+            payload = {
+                **invoke("power", "getPower", {}).payload,
+                "driver": "redfish",
+                "targetNodeId": "node-1",
+                "target": {"address": bmc.url, "credentialRef": "bmc", "tls": "none"},
+            }
+            async with it.bmcs.turn(payload) as work:
+                await work.run(60, lambda _message, _percent: None)
+            assert len(bmc.state.open_sessions) == 2
+            await it.watcher.aclose()
+            assert "EventFeed._run" not in under_way()
+        # As at the end of a process: what is under way now would never end.
+        assert len(bmc.state.open_sessions) == 0
+        assert "RedfishConnection.aclose" not in under_way()
 
 
 @without_waiting

@@ -355,6 +355,26 @@ async def test_a_replaced_connection_stays_open_until_the_operation_that_uses_it
         assert [connection.closed for connection in driver.connections] == [True, False]
 
 
+async def test_the_end_closes_a_replaced_connection_too_that_is_in_use_still(driver: _Driver) -> None:
+    begun = asyncio.Event()
+
+    async def read(_call: Call) -> None:
+        if not begun.is_set():
+            begun.set()
+            await asyncio.Event().wait()
+
+    driver.on_read = read
+    changed = Target(address="ipmi://192.0.2.10", username="admin", password="second")
+    async with Drivers() as kept:
+        old = asyncio.create_task(kept.invoke(BMC, "power.getPower"))
+        await begun.wait()
+        await kept.invoke(changed, "power.getPower")
+    assert [connection.closed for connection in driver.connections] == [True, True]
+    old.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await old
+
+
 async def test_pinning_the_certificate_that_was_taken_on_first_use_keeps_the_connection(driver: _Driver) -> None:
     seen = "ab" * 32
     first = Target(address="ipmi://192.0.2.10", username="admin", password="first", verify="first-use")
