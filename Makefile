@@ -1,13 +1,13 @@
 # Few targets; `make help` lists them. Each sets up what it needs.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench deb ramdisk lock clean
+.PHONY: help demo test check bench deb ramdisk os-image lock clean
 BIN := .venv/bin
 SETUP := packaging/setup
 PACKAGES := protocol drivers agent control_plane ramdisk simulators rackwright
 TYPED := $(PACKAGES) tests benchmarks
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 demo: .venv/.installed .peers/.installed ## a control plane, a site agent and a small site, every operation, nothing left running
 	@$(SETUP)/debian-packages.sh demo
@@ -44,6 +44,7 @@ lint:
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy --no-error-summary $(TYPED)
 	@$(BIN)/mypy --no-error-summary packaging/demo
+	@$(BIN)/mypy --no-error-summary packaging/os-image
 
 bench: .venv/.installed .peers/.installed ## one JSON line per benchmark; ONLY=name for one of them
 	@$(SETUP)/debian-packages.sh bench
@@ -52,6 +53,10 @@ bench: .venv/.installed .peers/.installed ## one JSON line per benchmark; ONLY=n
 ramdisk: .venv/.installed ## dist/ramdisk: the bootable image, its kernel and its initramfs
 	@$(SETUP)/debian-packages.sh ramdisk
 	@$(BIN)/rackwright ramdisk build --output dist/ramdisk
+
+os-image: .venv/.installed ## dist/os-image: a Debian to deploy onto virtual machines, with its checksum (as root)
+	@$(SETUP)/debian-packages.sh os-image
+	@$(BIN)/python packaging/os-image
 
 deb: .venv/.installed ## dist/*.deb, and a try in a clean Debian where root allows it
 	@$(SETUP)/debian-packages.sh deb

@@ -77,7 +77,7 @@ def _trouble(item: Json, now: datetime) -> str:
     if item["trouble"] is None:
         return "-"
     since = ago(item["troubleSince"], now).removesuffix(" ago")
-    return printable(f"{item['trouble'].partition(':')[0]} for {since}")
+    return printable(f"{item['trouble'].partition(':')[0]}{'' if since == 'just now' else ' for'} {since}")
 
 
 def _took(item: Json, now: datetime) -> str:

@@ -8,6 +8,9 @@ from protocol.durations import span_words
 
 __all__ = ["ago", "in_words", "moment"]
 
+_CLOCKS_DIFFER_MS = 5_000
+"""What two hosts' clocks may differ by without anybody being told. The Date of an answer is cut to whole seconds."""
+
 _MOMENTS = ("since", "troubleSince")
 """Names of fields that hold a time, beside those that end with At, After and Before."""
 
@@ -19,13 +22,14 @@ def moment(text: str | None) -> str:
 
 
 def ago(text: str | None, now: datetime) -> str:
-    """How long ago, or how far away it is; `-` for none."""
+    """How long ago, or how far away it is; what is less than clocks differ by is `just now`. `-` for none."""
     when = _parsed(text)
     if when is None:
         return text or "-"
     milliseconds = int((now - when).total_seconds() * 1000)
-    # The Date of an answer is cut to whole seconds.
-    return f"{span_words(milliseconds)} ago" if milliseconds > -1_500 else f"in {span_words(-milliseconds)}"
+    if -_CLOCKS_DIFFER_MS < milliseconds < 1_000:
+        return "just now"
+    return f"{span_words(milliseconds)} ago" if milliseconds > 0 else f"in {span_words(-milliseconds)}"
 
 
 def in_words(answer: Mapping[str, Any], now: datetime) -> dict[str, Any]:

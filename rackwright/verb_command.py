@@ -50,6 +50,9 @@ class _Option(NamedTuple):
     path: tuple[str, ...]
     kind: str
     """text, number, flag, pairs, list, or null (the flag that sets a field to null)."""
+    flag: str = ""
+    """What is typed for it, at its shortest; nothing for an argument."""
+    required: bool = False
 
 
 def request_command(verb: Verb, run: Run) -> click.Command:
@@ -121,7 +124,7 @@ def _add(
     names = [flag for flag in flags if flag not in taken]
     help_text = _HELP.get(".".join(full))
     parameters.append(click.Option([*names, parameter], required=required, help=help_text, **settings))
-    options.append(_Option(parameter, full, kind))
+    options.append(_Option(parameter, full, kind, names[-1], required))
     if type(None) in members and UnsetType in members:
         parameters.append(
             click.Option(
@@ -171,9 +174,13 @@ def _choices(members: list[Any]) -> list[str]:
 
 
 def _request(options: list[_Option], values: dict[str, Any]) -> dict[str, Any]:
-    """The body: what was given, where it belongs. Raises RequestError for pairs that are none."""
+    """The body: what was given, where it belongs. Raises RequestError for what is missing or no pair."""
     body: dict[str, Any] = {}
-    issues: list[Issue] = []
+    issues = [
+        Issue(option.flag, "is required", _HELP.get(".".join(option.path), "").removesuffix("."))
+        for option in options
+        if option.required and values[option.parameter] is None
+    ]
     for option in options:
         value = values[option.parameter]
         if value is None or value is False or value == ():

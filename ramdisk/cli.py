@@ -93,7 +93,7 @@ def build_command(
 
     The same packages and the same program give the same bytes.
     """
-    from ramdisk.image.build import BuildOptions, architecture_named, build
+    from ramdisk.image.build import BuildOptions, architecture_named, build, made_files
     from ramdisk.image.debian import parse_packages
 
     exactly = () if packages is None else parse_packages(packages.read_text(encoding="utf-8"))
@@ -107,4 +107,7 @@ def build_command(
     )
     folder, names = (output, {}) if iso is None else (iso.parent, {"iso": iso.name})
     description = build(folder, work, options, lambda step: click.echo(f"{step} …", err=True), **names)
-    click.echo(str(description.with_suffix("")))
+    made = made_files(description)
+    widest = max(len(str(file)) for file in made)
+    for file in made:
+        click.echo(f"{file!s:{widest}}  {file.stat().st_size / 1e6:7.3f} MB")

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the Debian packages that a target uses, as root; otherwise says what stands in for each.
-# Usage: debian-packages.sh PURPOSE   (python, demo, test, e2e, bench, deb, ramdisk)
+# Usage: debian-packages.sh PURPOSE   (python, demo, test, e2e, bench, deb, ramdisk, os-image)
 set -eu
 
 machine="qemu-system-x86 qemu-utils ovmf seabios ipxe-qemu"
@@ -8,6 +8,7 @@ boot_media="grub-common grub-pc-bin grub-efi-amd64-bin xorriso mtools cpio busyb
 ramdisk="mmdebstrap debian-archive-keyring kmod squashfs-tools zstd grub-common xorriso mtools"
 network_tools="dnsmasq-base"
 libvirt="libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients python3-libvirt"
+os_image="mmdebstrap zstd fdisk e2fsprogs mtools grub-common grub-pc-bin grub-efi-amd64-bin"
 disk_tools="fdisk gdisk dosfstools xfsprogs btrfs-progs mdadm"
 
 case "$1" in
@@ -19,6 +20,7 @@ test | e2e)
     ;;
 bench) packages="ipmitool postgresql curl nginx-light $machine $ramdisk" ;;
 ramdisk) packages=$ramdisk ;;
+os-image) packages=$os_image ;;
 deb) packages="mmdebstrap systemd-container" ;;
 *)
     echo "unknown purpose: $1" >&2

@@ -43,6 +43,7 @@ __all__ = [
     "build",
     "built",
     "command_line",
+    "made_files",
     "sources_digest",
 ]
 
@@ -344,6 +345,12 @@ def _hand_over(made: Path, output: Path, iso: str) -> Path:
         fresh.chmod(0o644)
         fresh.replace(target)
     return description
+
+
+def made_files(description: Path) -> list[Path]:
+    """What lies beside an image's description, and it: the medium first."""
+    iso, folder = description.with_suffix(""), description.parent
+    return [iso, folder / _KERNEL, folder / _INITRD, iso.with_name(f"{iso.name}.packages"), description]
 
 
 def architecture_named(name: str | None) -> Architecture:

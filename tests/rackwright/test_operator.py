@@ -125,6 +125,7 @@ def test_every_fault_of_a_command_line_is_told_with_exit_code_2(shell: Shell) ->
     assert shell("nodes", "create", "n1", "--site", "lab", "--address", "x", "--label", "row").code == 2
     assert "'row' is not of the form key=value" in shell.err
     assert shell("nodes", "create", "n1").code == 2
+    assert ("--site: is required" in shell.err, "--address: is required (https://" in shell.err) == (True, True)
 
 
 def test_a_list_of_many_pages_is_shown_to_its_limit_or_whole(shell: Shell, client: Client) -> None:

@@ -12,8 +12,8 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="session")
-def os_image() -> OsImage:
-    return debian_image()
+def os_image(tmp_path_factory: pytest.TempPathFactory) -> OsImage:
+    return debian_image(tmp_path_factory.mktemp("os-image"))
 
 
 @pytest.fixture

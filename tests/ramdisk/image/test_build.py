@@ -185,3 +185,20 @@ def test_the_command_line_tells_a_faulty_list_of_packages(tmp_path: Path) -> Non
     (tmp_path / "list").write_text("nonsense\n")
     ended = CliRunner().invoke(ramdisk, ["build", "--packages", str(tmp_path / "list"), "--output", str(tmp_path)])
     assert "the list of packages has 1 fault" in str(ended.exception)
+
+
+def test_the_command_line_lists_what_it_made_with_sizes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def pretend(output: Path, *_: object) -> Path:
+        for name, size in (("vmlinuz", 8_250), ("initrd.zst", 1), ("rackwright-ramdisk.iso", 61_544)):
+            (output / name).write_bytes(bytes(size))
+        (output / "rackwright-ramdisk.iso.packages").touch()
+        (output / "rackwright-ramdisk.iso.json").touch()
+        return output / "rackwright-ramdisk.iso.json"
+
+    monkeypatch.setattr(building, "build", pretend)
+    ended = CliRunner().invoke(ramdisk, ["build", "--output", str(tmp_path)])
+    assert [line.split()[1:] for line in ended.output.splitlines()][:2] == [["0.062", "MB"], ["0.008", "MB"]]
+    assert {Path(line.split()[0]).name for line in ended.output.splitlines()} == {
+        *("rackwright-ramdisk.iso", "rackwright-ramdisk.iso.packages", "rackwright-ramdisk.iso.json"),
+        *("vmlinuz", "initrd.zst"),
+    }

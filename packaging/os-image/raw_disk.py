@@ -9,7 +9,7 @@ import struct
 import subprocess
 from pathlib import Path
 
-__all__ = ["PROGRAMS", "make_disk"]
+__all__ = ["PROGRAMS", "ImageFault", "make_disk", "run"]
 
 PROGRAMS = ("sfdisk", "mke2fs", "mformat", "mmd", "mcopy", "grub-mkimage")
 GRUB = Path("/usr/lib/grub")
@@ -27,6 +27,10 @@ menuentry "Debian GNU/Linux" --class debian {
 FINDER = "search --no-floppy --label --set=root root\nset prefix=($root)/boot/grub\nconfigfile $prefix/grub.cfg\n"
 
 
+class ImageFault(Exception):
+    """A program that is needed is missing or has failed; the text holds its last words."""
+
+
 def make_disk(tree: Path, raw: Path, work: Path) -> None:
     """`tree` becomes the root; what is in `work` beside is left there."""
     (tree / "boot/grub").mkdir(parents=True, exist_ok=True)
@@ -36,7 +40,7 @@ def make_disk(tree: Path, raw: Path, work: Path) -> None:
     _system_partition(system, work)
     with root.open("wb") as file:
         file.truncate(root_mib * MIB)
-    _run("mke2fs", "-q", "-t", "ext4", "-L", "root", "-O", "^has_journal", "-m", "0", "-d", tree, root)
+    run("mke2fs", "-q", "-t", "ext4", "-L", "root", "-m", "0", "-d", tree, root)
     parts = (
         f"start=2048, size={MIB // SECTOR}, type=21686148-6449-6E6F-744E-656564454649",
         f"start={2 * MIB // SECTOR}, size={ESP_MIB * MIB // SECTOR}, type=C12A7328-F81F-11D2-BA4B-00A0C93EC93B",
@@ -45,23 +49,23 @@ def make_disk(tree: Path, raw: Path, work: Path) -> None:
     )
     with raw.open("wb") as file:
         file.truncate((3 + ESP_MIB + root_mib) * MIB)
-    _run("sfdisk", "--quiet", raw, stdin="label: gpt\n" + "\n".join(parts) + "\n")
+    run("sfdisk", "--quiet", raw, stdin="label: gpt\n" + "\n".join(parts) + "\n")
     for source, at in ((system, 2 * MIB), (root, (2 + ESP_MIB) * MIB)):
-        _run("dd", f"if={source}", f"of={raw}", "bs=1M", f"seek={at // MIB}", "conv=notrunc,sparse", "status=none")
+        run("dd", f"if={source}", f"of={raw}", "bs=1M", f"seek={at // MIB}", "conv=notrunc,sparse", "status=none")
     _bios_loader(raw, work)
 
 
 def _system_partition(file: Path, work: Path) -> None:
     loader, menu = work / "grubx64.efi", work / "grub.cfg"
-    _run("grub-mkimage", "-O", "x86_64-efi", "-p", "/EFI/debian", "-o", loader, *MODULES)
+    run("grub-mkimage", "-O", "x86_64-efi", "-p", "/EFI/debian", "-o", loader, *MODULES)
     menu.write_text(FINDER)
     with file.open("wb") as handle:
         handle.truncate(ESP_MIB * MIB)
-    _run("mformat", "-i", file, "-v", "EFI", "::")
-    _run("mmd", "-i", file, "::EFI", "::EFI/debian", "::EFI/BOOT")
-    _run("mcopy", "-i", file, loader, "::EFI/debian/grubx64.efi")
-    _run("mcopy", "-i", file, menu, "::EFI/debian/grub.cfg")
-    _run("mcopy", "-i", file, loader, "::EFI/BOOT/BOOTX64.EFI")
+    run("mformat", "-i", file, "-v", "EFI", "::")
+    run("mmd", "-i", file, "::EFI", "::EFI/debian", "::EFI/BOOT")
+    run("mcopy", "-i", file, loader, "::EFI/debian/grubx64.efi")
+    run("mcopy", "-i", file, menu, "::EFI/debian/grub.cfg")
+    run("mcopy", "-i", file, loader, "::EFI/BOOT/BOOTX64.EFI")
 
 
 def _bios_loader(raw: Path, work: Path) -> None:
@@ -71,7 +75,7 @@ def _bios_loader(raw: Path, work: Path) -> None:
     sector ends with where its rest lies: sector, count, segment.)
     """
     core = work / "core.img"
-    _run("grub-mkimage", "-O", "i386-pc", "-p", "(hd0,gpt3)/boot/grub", "-o", core, "biosdisk", *MODULES)
+    run("grub-mkimage", "-O", "i386-pc", "-p", "(hd0,gpt3)/boot/grub", "-o", core, "biosdisk", *MODULES)
     first = bytearray((GRUB / "i386-pc/boot.img").read_bytes()[:SECTOR])
     first[0x5C:0x64] = struct.pack("<Q", 2048)
     first[0x66:0x68] = b"\x90\x90"
@@ -93,6 +97,8 @@ def _size_mib(tree: Path) -> int:
     return blocks * 4096 // MIB + 1
 
 
-def _run(*words: str | Path, stdin: str = "") -> None:
+def run(*words: str | Path, stdin: str = "") -> None:
+    """Raises ImageFault unless the program succeeds."""
     done = subprocess.run([str(word) for word in words], input=stdin, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{words[0]} ended {done.returncode}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+    if done.returncode:
+        raise ImageFault(f"{words[0]} ended {done.returncode}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
