@@ -97,7 +97,8 @@ class CodeRunner:
                     raise StepNotReady(self._timing.command_step_poll_ms)
                 raise StepFailed(found.message, code="NO_AGENT")
             if found is None:
-                raise StepFailed("the step is not this worker's any more", code="STEP_FAILED")
+                # Another worker's by now, or overtaken by another execution: the row says how it stands.
+                raise StepNotReady(0)
             if found.state not in TERMINAL:
                 raise StepNotReady(self._timing.command_step_poll_ms)
             failure, result = command_end(found)

@@ -176,6 +176,33 @@ async def test_a52_a_site_agent_that_is_gone_holds_its_steps_and_then_finishes_w
 
 
 @pytest.mark.line("A53")
+async def test_a53_an_execution_that_was_overtaken_does_not_fail_the_attempt(sqlite_rig: Rig) -> None:
+    """What it learns on the way, that the step waits by now, may be old again when it says so."""
+    rig, entered, go = sqlite_rig, asyncio.Event(), asyncio.Event()
+
+    async def relay(context: StepContext) -> dict[str, object]:
+        if not entered.is_set():
+            entered.set()
+            await go.wait()
+        return await context.await_command(kind="task.run", payload={"script": "install"})
+
+    rig.code["relay"] = relay
+    workflow_id = await rig.start(work("relay"))
+    first = await rig.advance(workflow_id)
+    overtaken = asyncio.create_task(rig.execute(first))
+    await entered.wait()
+    second = await rig.advance(workflow_id)
+    assert await rig.settle(second, await rig.execute(second))
+    go.set()
+    late = await overtaken
+    assert (await rig.advance(workflow_id, hinted=True)).then is Then.RUN
+    await rig.settle(first, late)
+    assert (await rig.step(workflow_id, "relay")).error is None
+    assert (await rig.finish(workflow_id)).workflow.state is SUCCEEDED
+    assert len(await rig.commands(workflow_id)) == 1
+
+
+@pytest.mark.line("A53")
 async def test_a53_two_workers_with_the_same_hold_send_one_command_for_each_attempt(rig: Rig) -> None:
     """Of the same name, by a mistake in their configuration: the rows' locks still make them follow one another."""
 
