@@ -68,10 +68,14 @@ _CHANGE_BY_ROWS = re.compile(
     r"""
     (?P<before> \s*(?:UPDATE|INSERT)\b.*? \s+FROM\s+ )
     ROWS\s*\(\s*:\w+\s+AS\s+(?P<alias>\w+)\s*\([\w\s,]+\)\s*\)
-    (?P<behind> (?:\s+WHERE\b.*?)? ) (?: \s+ORDER\s+BY\s+\w+ )? \s*
+    (?P<behind> (?:\s+WHERE\b.*?)? ) (?: \s+ORDER\s+BY\s+ (?:\w+\.)? \w+ )? \s*
     """,
     re.VERBOSE | re.IGNORECASE | re.DOTALL,
 )
+_OF_ALL_ROWS = re.compile(
+    r"\b(?:DISTINCT|GROUP|HAVING|ORDER|LIMIT|OVER|AVG|COUNT|MAX|MIN|SUM|TOTAL)\b", re.IGNORECASE
+)
+"""Words that ask for all of the rows together, where a change in pieces would be another one."""
 _FIRST_WORD = re.compile(r"(?:\s++|--[^\n]*+|/\*.*?\*/)*+(\w+)", re.DOTALL)
 _OF_THE_STORE_ALONE = {"ABORT", "ATTACH", "BEGIN", "COMMIT", "DETACH", "END", "LISTEN", "PRAGMA", "RELEASE"} | {
     "ROLLBACK",
@@ -108,11 +112,13 @@ def translate(sql: str, dialect: Dialect) -> Statement:
 
 
 def _around(sql: str, table: Table) -> tuple[str, str] | None:
-    """None where there is more in the change than its rows. SQLite takes the rows of `VALUES` in their order."""
+    """None where there is more in the change than its rows, or it is not made row by row. SQLite takes the rows of
+    `VALUES` in their order."""
     change = _CHANGE_BY_ROWS.fullmatch(sql)
-    if change is None or any(
-        token["opaque"] is None for token in _TOKEN.finditer(change["before"] + change["behind"])
-    ):
+    if change is None:
+        return None
+    others = change["before"] + change["behind"]
+    if _OF_ALL_ROWS.search(others) or any(token["opaque"] is None for token in _TOKEN.finditer(others)):
         return None
     picked = ", ".join(f"column{place} AS {name}" for place, name in enumerate(table.columns, 1))
     return f"{change['before']}(SELECT {picked} FROM (VALUES ", f")) AS {change['alias']}{change['behind']}"

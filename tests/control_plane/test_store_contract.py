@@ -200,6 +200,17 @@ class TestStatements:
         again = [[place, f"m{identifier}"] for place, identifier in rows]
         assert await nodes.write(lambda tx: tx.run(sql, {"rows": again, "powered": True})) == count
 
+    async def test_a_change_that_asks_for_all_of_its_rows_together_sees_all_of_them(self, nodes: Store) -> None:
+        sql = (
+            "INSERT INTO nodes (id, state, size, powered, labels) "
+            "SELECT r.state, r.state, SUM(r.size), true, '{}' "
+            "FROM ROWS(:rows AS r (state TEXT, size BIGINT)) WHERE r.size > 0 GROUP BY r.state"
+        )
+        rows = [["busy" if size % 2 else "idle", size] for size in range(100)]
+        assert await nodes.write(lambda tx: tx.run(sql, {"rows": rows})) == 2
+        found = await nodes.read(lambda tx: tx.all("SELECT id, size FROM nodes ORDER BY id"))
+        assert found == [("busy", 2500), ("idle", 2450)]
+
     async def test_rows_of_which_one_is_refused_leave_nothing(self, nodes: Store) -> None:
         sql = (
             "INSERT INTO nodes (id, state, size, powered, labels) SELECT r.id, 'idle', 1, true, '{}' "

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from control_plane.engine.rows import load_step, lock_workflow
 from control_plane.store import (
     MigrationEdited,
     SchemaAhead,
@@ -50,6 +51,38 @@ async def test_the_programs_own_migrations_apply_once_to_an_empty_database(store
     await verify(store)
     assert await migrate(store) == []
     assert await pending(store) == []
+
+
+async def test_workflows_of_before_the_plans_lay_apart_keep_profile_and_steps(store: Store, tmp_path: Path) -> None:
+    for file in FOLDER.glob("000?_*.sql"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    await migrate(store, tmp_path)
+    await store.write(_old_workflow)
+    await migrate(store)
+    (document,) = await store.read(lambda tx: tx.one("SELECT document FROM workflow_documents")) or ("",)
+    assert document == '{"profile":"deploy"}'
+    step = await store.read(load_step, "wf_1", 3)
+    assert (step.id, step.action, step.runs_on.value) == ("write", "metal.writeImage", "control-plane")
+    assert (step.spec.timeout_ms, step.spec.with_) == (5_000, {"image": "x"})
+    assert (step.state.value, step.attempt, step.phase.value) == ("waiting", 2, "main")
+    workflow = await store.write(lock_workflow, "wf_1")
+    assert workflow is not None
+    assert (workflow.state.value, workflow.step_seq) == ("running", 3)
+
+
+def _old_workflow(tx: Transaction) -> None:
+    """As the tables were until migration 9."""
+    tx.run(
+        "INSERT INTO workflows (id, tenant_id, profile_id, profile_version, document, shard, state, step_seq, "
+        "created_at, updated_at) VALUES ('wf_1', 'acme', 'prof_1', 1, :document, 0, 'running', 3, 1, 1)",
+        {"document": '{"profile":"deploy"}'},
+    )
+    tx.run(
+        "INSERT INTO workflow_steps (workflow_id, seq, id, phase, action, runs_on, spec, state, attempt, "
+        "first_attempt) VALUES ('wf_1', 3, 'write', 'main', 'metal.writeImage', 'control-plane', :spec, 'waiting', "
+        "2, 1)",
+        {"spec": '{"kind":"code","with":{"image":"x"},"timeoutMs":5000}'},
+    )
 
 
 async def test_a_new_migration_is_applied_on_top(store: Store, folder: Path) -> None:
