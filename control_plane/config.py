@@ -29,6 +29,7 @@ deploy = "deploy"
 release = "release"
 rescue = "rescue"
 remediate = "remediate"
+recover = "recover"
 
 [consoles]
 ring_bytes = 262144                       # of each console's output, for whoever joins late
@@ -122,6 +123,7 @@ class MetalConfig(_Section, frozen=True, kw_only=True):
     release: ProfileName = "release"
     rescue: ProfileName = "rescue"
     remediate: ProfileName = "remediate"
+    recover: ProfileName = "recover"
 
     @property
     def bindings(self) -> Bindings:

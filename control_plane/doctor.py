@@ -184,7 +184,7 @@ def _stalled_nodes(tx: Transaction, asked: _Asked) -> Iterator[Finding]:
             COALESCE(workflows.finished_at, provisions.since)
         FROM provisions JOIN nodes ON nodes.id = provisions.node_id
             LEFT JOIN workflows ON workflows.id = provisions.workflow_id
-        WHERE provisions.state IN ('commissioning', 'deploying', 'releasing', 'rescuing')
+        WHERE provisions.state IN ('commissioning', 'deploying', 'releasing', 'rescuing', 'recovering')
             AND (workflows.id IS NULL OR workflows.state IN ('succeeded', 'failed', 'cancelled'))
             AND COALESCE(workflows.finished_at, provisions.since) < :before {asked.of("provisions")}
         ORDER BY provisions.node_id LIMIT :limit

@@ -113,11 +113,21 @@ def abort(node: str, reason: str | None, tenant: str | None, as_json: bool) -> N
 
 @click.command("recover")
 @_node
+@click.option("--as-it-is", is_flag=True, help="It is in service again: my word for it, where no agent shows it.")
+@click.option("--watch", is_flag=True, help="Where the machine is started, follow that to its end.")
 @_tenant
 @_json
-def recover(node: str, tenant: str | None, as_json: bool) -> None:
-    """Take NODE, failed or in rescue, back to where it stands by what can be seen of it."""
-    _call("recover", node, {}, tenant, as_json)
+def recover(node: str, as_it_is: bool, watch: bool, tenant: str | None, as_json: bool) -> None:
+    """Take NODE, failed or in rescue, back to where it stands by what can be seen of it.
+
+    One that was in service and was left in its ramdisk is started from its own disk, by the profile `recover`.
+    """
+    with connect(tenant) as client:
+        answer = _answer(client, "recover", node, {"asItIs": True} if as_it_is else {})
+        if answer["state"] == "recovering":
+            _follow(client, node, answer, watch, as_json)
+        else:
+            _show(answer, as_json)
 
 
 @click.command("maintain")
@@ -153,16 +163,20 @@ def _start(
 ) -> None:
     chosen = {name: value for name, value in (("profile", profile), ("version", version)) if value is not None}
     with connect(tenant) as client:
-        started = client.call("nodes", method, {"nodeId": node, **request, **chosen})
-        workflow_id = started["provision"]["workflowId"]
-        if not watch:
-            _show(started, as_json)
-            if not as_json:
-                click.echo(f"follow it: rackwright workflows watch {node} {workflow_id}", err=True)
-            return
+        _follow(client, node, _answer(client, method, node, {**request, **chosen}), watch, as_json)
+
+
+def _follow(client: Client, node: str, started: Json, watch: bool, as_json: bool) -> None:
+    """To the workflow's end, where that is wanted."""
+    workflow_id = started["provision"]["workflowId"]
+    if not watch:
+        _show(started, as_json)
         if not as_json:
-            click.echo(_line(started), err=True)
-        last = watch_to_the_end(client, node, started["tenantId"], started["id"], workflow_id, as_json)
+            click.echo(f"follow it: rackwright workflows watch {node} {workflow_id}", err=True)
+        return
+    if not as_json:
+        click.echo(_line(started), err=True)
+    last = watch_to_the_end(client, node, started["tenantId"], started["id"], workflow_id, as_json)
     if last["state"] != "succeeded":
         if not as_json:
             click.echo(f"rackwright nodes get {node} shows how it stands", err=True)

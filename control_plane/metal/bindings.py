@@ -17,6 +17,7 @@ class Bindings(msgspec.Struct, frozen=True, kw_only=True):
     release: str = "release"
     rescue: str = "rescue"
     remediate: str = "remediate"
+    recover: str = "recover"
 
     def profile_of(self, verb: MetalVerb, own: Mapping[str, str], asked: str | None = None) -> str:
         """`own`: the node's."""

@@ -64,9 +64,13 @@ async def bring_up(context: StepContext, arguments: BringUp) -> dict[str, object
     machine = await Machine.of(context)
     seen = machine.seen
     acts = [key for key in seen.sent if key != "power"]
-    # Only once something was done does it take a new boot: an agent that came back meanwhile must not be reset.
-    if seen.agent is not None and seen.agent.role == "daemon" and (not acts or seen.agent.new_boot):
-        return {"bootId": seen.agent.boot_id, "role": seen.agent.role, "acts": acts}
+    agent = seen.agent
+    if agent is not None and agent.role == "daemon":
+        # Only once something was done does it take a new boot: an agent that came back meanwhile must not be reset.
+        # One from before the ramdisk is a connection that nobody has found broken yet.
+        since_ramdisk = seen.ramdisk_at is None or agent.follows_ramdisk
+        if agent.new_boot if acts else since_ramdisk:
+            return {"bootId": agent.boot_id, "role": agent.role, "acts": acts}
     state = (await machine.site("power.getPower", {}, key="power")).get("state")
     if state == "off":
         await machine.site("power.setPower", {"action": "on"}, key="on")

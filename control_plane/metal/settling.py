@@ -19,6 +19,7 @@ from control_plane.metal.verbs import (
     get_workflow,
     is_moved,
     missed_erasure,
+    missed_return,
     residue_after,
 )
 from control_plane.records import NodeRow
@@ -76,7 +77,7 @@ def list_unsettled(tx: Transaction, limit: int) -> list[str]:
     rows = tx.all(
         """
         SELECT workflows.id FROM provisions JOIN workflows ON workflows.id = provisions.workflow_id
-        WHERE (provisions.state IN ('commissioning', 'deploying', 'releasing', 'rescuing')
+        WHERE (provisions.state IN ('commissioning', 'deploying', 'releasing', 'rescuing', 'recovering')
                 OR (provisions.state = 'deployed' AND provisions.verb = 'remediate'
                     AND provisions.origin IS NOT NULL))
             AND workflows.state IN ('succeeded', 'failed', 'cancelled') AND workflows.finished_at < :before
@@ -94,7 +95,7 @@ def list_left_behind(tx: Transaction, limit: int) -> list[tuple[str, str]]:
     rows = tx.all(
         """
         SELECT tenant_id, node_id FROM provisions
-        WHERE state IN ('commissioning', 'deploying', 'releasing', 'rescuing') AND since < :before
+        WHERE state IN ('commissioning', 'deploying', 'releasing', 'rescuing', 'recovering') AND since < :before
             AND NOT EXISTS (SELECT 1 FROM workflows WHERE workflows.id = provisions.workflow_id)
         ORDER BY node_id LIMIT :limit
         """,
@@ -143,7 +144,7 @@ def settle_workflow(tx: Transaction, tools: Tools, workflow_id: str) -> None:
     if workflow.state in ACTIVE:
         return
     if workflow.state is WorkflowState.SUCCEEDED:
-        missed = missed_erasure(row.verb, steps_of(tx, workflow.id))
+        missed = missed_erasure(row.verb, steps_of(tx, workflow.id)) or missed_return(tx, row.verb, node.id)
         if missed is None:
             _succeeded(tx, node, row, row.verb)
         else:
@@ -213,9 +214,10 @@ def _start_rescue(tx: Transaction, tools: Tools, node: NodeRow, row: ProvisionRo
 
 
 def _cause(row: ProvisionRow, error: WorkflowError) -> WorkflowError:
-    """A rescue that fails does not hide what it was to help with."""
-    if row.verb is MetalVerb.RESCUE and row.cause is not None:
-        return _lengthened(row.cause, f"and the rescue has failed: {error.message}")
+    """A rescue or recovery that fails does not hide what it was to help with."""
+    what = {MetalVerb.RESCUE: "rescue", MetalVerb.RECOVER: "recovery"}.get(row.verb or MetalVerb.DEPLOY)
+    if what is not None and row.cause is not None:
+        return _lengthened(row.cause, f"and the {what} has failed: {error.message}")
     return error
 
 

@@ -4,6 +4,7 @@
                                                    ▲                                  │
                                                    └────────── releasing ◄──release───┘
     rescuing ──► rescue      from any state at rest; leads back to it by recover
+    recovering ──► deployed  out of rescue or failed: a machine that was in service, started from its disk again
     failed                   where a workflow has failed or was aborted, with its cause; left by recover, or by a verb
     maintenance              stands in for a state at rest: nothing is started meanwhile
 
@@ -47,6 +48,8 @@ class ProvisionState(StrEnum):
     RESCUING = "rescuing"
     RESCUE = "rescue"
     """It runs the ramdisk for whoever looks into it."""
+    RECOVERING = "recovering"
+    """It is started from its own disk again; in service once its system has connected."""
     FAILED = "failed"
     MAINTENANCE = "maintenance"
 
@@ -60,6 +63,8 @@ class MetalVerb(StrEnum):
     RESCUE = "rescue"
     REMEDIATE = "remediate"
     """Brings a machine in service back that went away by itself; it stays `deployed` meanwhile."""
+    RECOVER = "recover"
+    """Starts the own system of a machine that was in service, and runs the ramdisk."""
 
 
 class Residue(StrEnum):
@@ -80,6 +85,7 @@ MOVING: Mapping[MetalVerb, ProvisionState] = {
     _V.RELEASE: _S.RELEASING,
     _V.RESCUE: _S.RESCUING,
     _V.REMEDIATE: _S.DEPLOYED,
+    _V.RECOVER: _S.RECOVERING,
 }
 GOAL: Mapping[MetalVerb, ProvisionState] = {
     _V.COMMISSION: _S.AVAILABLE,
@@ -87,6 +93,7 @@ GOAL: Mapping[MetalVerb, ProvisionState] = {
     _V.RELEASE: _S.AVAILABLE,
     _V.RESCUE: _S.RESCUE,
     _V.REMEDIATE: _S.DEPLOYED,
+    _V.RECOVER: _S.DEPLOYED,
 }
 BASES = frozenset({_S.ENROLLED, _S.AVAILABLE, _S.DEPLOYED})
 AT_REST = BASES | {_S.RESCUE, _S.FAILED}
@@ -98,6 +105,7 @@ _STARTS_FROM: Mapping[MetalVerb, frozenset[ProvisionState]] = {
     _V.RELEASE: frozenset({_S.DEPLOYED}),
     _V.RESCUE: BASES,
     _V.REMEDIATE: frozenset({_S.DEPLOYED}),
+    _V.RECOVER: frozenset(),
 }
 
 TRANSITIONS: Mapping[ProvisionState, frozenset[ProvisionState]] = {
@@ -109,9 +117,21 @@ TRANSITIONS: Mapping[ProvisionState, frozenset[ProvisionState]] = {
     _S.DEPLOYED: frozenset({_S.RELEASING, _S.RESCUING, _S.FAILED, _S.MAINTENANCE}),
     _S.RELEASING: frozenset({_S.AVAILABLE, _S.FAILED, _S.DEPLOYED, _S.RESCUE}),
     _S.RESCUING: AT_REST,
-    _S.RESCUE: frozenset({_S.COMMISSIONING, _S.DEPLOYING, _S.RELEASING, _S.RESCUING, _S.MAINTENANCE} | BASES),
+    _S.RESCUE: frozenset(
+        {_S.COMMISSIONING, _S.DEPLOYING, _S.RELEASING, _S.RESCUING, _S.RECOVERING, _S.MAINTENANCE} | BASES
+    ),
+    _S.RECOVERING: frozenset({_S.DEPLOYED, _S.FAILED, _S.RESCUE}),
     _S.FAILED: frozenset(
-        {_S.COMMISSIONING, _S.DEPLOYING, _S.RELEASING, _S.RESCUING, _S.RESCUE, _S.MAINTENANCE} | BASES
+        {
+            _S.COMMISSIONING,
+            _S.DEPLOYING,
+            _S.RELEASING,
+            _S.RESCUING,
+            _S.RESCUE,
+            _S.RECOVERING,
+            _S.MAINTENANCE,
+        }
+        | BASES
     ),
     _S.MAINTENANCE: AT_REST,
 }
@@ -139,6 +159,10 @@ class Outlook(NamedTuple):
     """The role of the machine's agent that is connected now; None for none."""
     agent_is_new: bool
     """It has connected since that workflow began."""
+    is_back: bool
+    """The machine's own system is connected now, from a boot that was first seen after the ramdisk."""
+    ramdisk_is_last: bool
+    """The machine was started with its ramdisk, and nobody has heard of its own system since."""
 
 
 def may_start(
@@ -168,6 +192,8 @@ def _may_start_again(
         if verb is _V.RELEASE:
             return None
         return Refusal("its erasure was begun and not finished, so that data may be left on it: release it again")
+    if verb is _V.RECOVER:
+        return None if base is _S.DEPLOYED else Refusal(f"it was {base} before: only a machine in service is started")
     if base in _STARTS_FROM[verb] or (residue is Residue.CHANGED and verb is _V.RELEASE):
         return None
     return Refusal(f"it is {state} and was {base} before: {_hint(verb, base)}")
@@ -186,8 +212,12 @@ def _hint(verb: MetalVerb, state: ProvisionState) -> str:
     return f"{verb} is not possible from there"
 
 
-def safe_state(seen: Outlook) -> ProvisionState | Refusal:
-    """Where a failed or rescued machine stands, as far as looking can prove; never cleaner than that."""
+def safe_state(seen: Outlook, *, as_it_is: bool = False) -> ProvisionState | Refusal:
+    """Where a failed or rescued machine stands, as far as looking can prove; never cleaner than that, nor in service
+    before its own system is there. `recovering`: it has to be started first.
+
+    `as_it_is`: an operator's word that a machine which was in service is so again, where nothing shows it.
+    """
     if seen.state not in (_S.FAILED, _S.RESCUE):
         return Refusal(f"it is {seen.state}: only a machine that has failed, or is in rescue, recovers")
     if seen.state is _S.FAILED and seen.done and seen.verb is not None:
@@ -196,17 +226,28 @@ def safe_state(seen: Outlook) -> ProvisionState | Refusal:
         return Refusal("its erasure was begun and not finished, so that data may be left on it: release it again")
     # What a rescue or a remediation has changed on a machine in service does not take its data away.
     if seen.residue is Residue.CHANGED and seen.base is not _S.DEPLOYED:
-        new_system = seen.verb is _V.DEPLOY and seen.agent == "daemon" and seen.agent_is_new
+        new_system = seen.verb is _V.DEPLOY and seen.is_back and seen.agent_is_new
         return _S.DEPLOYED if new_system else _S.ENROLLED
-    if seen.agent == "ramdisk":
-        if seen.state is _S.FAILED and seen.verb is _V.RESCUE and seen.agent_is_new:
-            return _S.RESCUE
-        if seen.base is _S.DEPLOYED:
-            return Refusal(
-                "it still runs the ramdisk, not its own system: restart it (invoke power.setPower action=reset), "
-                "and recover it once its agent is back"
-            )
-    return seen.base
+    if seen.agent == "ramdisk" and seen.state is _S.FAILED and seen.verb is _V.RESCUE and seen.agent_is_new:
+        return _S.RESCUE
+    return seen.base if seen.base is not _S.DEPLOYED else _in_service(seen, as_it_is)
+
+
+def _in_service(seen: Outlook, as_it_is: bool) -> ProvisionState | Refusal:
+    """Of a machine that was deployed."""
+    if seen.is_back:
+        return _S.DEPLOYED
+    if as_it_is:
+        if seen.agent == "ramdisk":
+            return Refusal("it runs the ramdisk, not its own system: recover it without --as-it-is, to start that")
+        return _S.DEPLOYED
+    if seen.ramdisk_is_last:
+        return _S.RECOVERING
+    return Refusal(
+        "its own system's agent is not connected, and it was not its ramdisk that ran last: see that it is on "
+        "(rackwright invoke NODE power.getPower), and recover it once its agent is back. Where it has no agent, or "
+        "you know that it is in service, say so: rackwright nodes recover NODE --as-it-is"
+    )
 
 
 _HARMLESS = frozenset({"deploy.getDisks", "raid.getRaid"})

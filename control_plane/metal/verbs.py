@@ -18,7 +18,9 @@ from control_plane.engine.rows import WORKFLOW_COLUMNS
 from control_plane.engine.start import Start, start
 from control_plane.engine.states import ACTIVE, Phase, RunsOn, StepState
 from control_plane.engine.timing import Timing
+from control_plane.events import publish
 from control_plane.metal.bindings import Bindings
+from control_plane.metal.own_system import own_system
 from control_plane.metal.rows import Asked, ProvisionRow, RunRow, lock_provision, put_run, store_provision
 from control_plane.metal.states import (
     AT_REST,
@@ -50,6 +52,7 @@ __all__ = [
     "get_workflow",
     "is_moved",
     "missed_erasure",
+    "missed_return",
     "recover",
     "residue_after",
     "start_maintenance",
@@ -174,15 +177,27 @@ def allow_retry(tx: Transaction, workflow: WorkflowRow, from_step: str | None = 
     store_provision(tx, node, row, again)
 
 
-def recover(tx: Transaction, node: NodeRow, row: ProvisionRow) -> ProvisionRow:
+def recover(
+    tx: Transaction, tools: Tools, node: NodeRow, row: ProvisionRow, by: str, *, as_it_is: bool = False
+) -> ProvisionRow:
     """Takes a failed or rescued node back to where it stands by what can be seen: the workflow's steps, and the agent
-    that is connected. No machine is asked or changed."""
+    that is connected. A machine that was in service and was left in its ramdisk is started by a workflow, and is in
+    service when that has ended; no other one is asked or changed.
+
+    `as_it_is`: the operator's word takes the place of its own system's agent.
+    """
     workflow = get_workflow(tx, row.workflow_id)
     if workflow is not None and workflow.state in ACTIVE:
         raise _refused(node, "recover", Refusal(f"workflow {workflow.id} is {workflow.state}: wait, or abort it"))
-    to = safe_state(_look(tx, row, workflow))
+    seen = _look(tx, row, workflow)
+    to = safe_state(seen, as_it_is=as_it_is)
     if isinstance(to, Refusal):
         raise _refused(node, "recover", to)
+    if to is ProvisionState.RECOVERING:
+        return begin(tx, tools, node, row, Wish(MetalVerb.RECOVER, by))
+    if to is ProvisionState.DEPLOYED and to is not safe_state(seen):
+        data: dict[str, object] = {"nodeId": node.id, "name": node.name, "by": by}
+        publish(tx, node.tenant_id, f"node/{node.id}", "node.asserted", data)
     if to in BASES:
         recovered = replace(row, state=to, base=to, residue=None, cause=None, origin=None, aborting=False)
     else:
@@ -252,6 +267,18 @@ def missed_erasure(verb: MetalVerb | None, steps: list[StepRow]) -> WorkflowErro
     )
 
 
+def missed_return(tx: Transaction, verb: MetalVerb | None, node_id: str) -> WorkflowError | None:
+    """Of a workflow that has succeeded: it was to bring a machine's own system back, and nobody has heard of that."""
+    if verb is not MetalVerb.RECOVER or own_system(tx, node_id).has_come:
+        return None
+    return WorkflowError(
+        code="NOT_BACK",
+        message="the workflow has succeeded, and the machine's own system has not connected since its ramdisk: let "
+        "the profile wait for it (metal.bringUp). Where it has no agent, say that it is in service: rackwright nodes "
+        "recover NODE --as-it-is",
+    )
+
+
 def get_workflow(tx: Transaction, workflow_id: str | None) -> WorkflowRow | None:
     if workflow_id is None:
         return None
@@ -281,16 +308,20 @@ def _look(tx: Transaction, row: ProvisionRow, workflow: WorkflowRow | None) -> O
     steps = [] if workflow is None else engine.steps_of(tx, workflow.id)
     main = [step for step in steps if step.phase is Phase.MAIN]
     done = bool(main) and all(step.state in _DONE for step in main)
+    missed = missed_erasure(row.verb, steps) or missed_return(tx, row.verb, row.node_id)
+    own = own_system(tx, row.node_id)
     return Outlook(
         state=row.state,
         base=row.base,
         residue=row.residue,
         verb=row.verb,
-        done=done and missed_erasure(row.verb, steps) is None,
+        done=done and missed is None,
         agent=None if presence is None else presence.role,
         agent_is_new=presence is not None
         and workflow is not None
         and presence.connected_at >= (workflow.started_at or workflow.created_at),
+        is_back=own.is_there,
+        ramdisk_is_last=own.ramdisk_is_last,
     )
 
 

@@ -74,7 +74,7 @@ has "none" rackwright nodes list
 
 echo "-- the documents and examples that came along: each profile is taken"
 has "# Installing Rackwright" cat /usr/share/doc/rackwright/docs/install.md
-for verb in commission deploy release rescue remediate; do
+for verb in commission deploy release rescue remediate recover; do
     has "" rackwright profiles create /usr/share/doc/rackwright/examples/profiles/$verb.yaml
     has "$verb" rackwright profiles list
 done

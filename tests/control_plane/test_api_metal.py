@@ -141,6 +141,17 @@ async def test_a_failed_machine_shows_its_cause_and_recovers(machine: Api) -> No
     assert (await machine.ok("nodes.get", {"nodeId": "n1"}))["provision"]["error"] is None
 
 
+async def test_a_machine_in_service_that_shows_nothing_recovers_by_its_operators_word_alone(machine: Api) -> None:
+    cause = WorkflowError(code="DRIVER_ERROR", message="boot (metal.bootRamdisk): the slot is empty")
+    await force(machine, "failed", base=ProvisionState.DEPLOYED, cause=cause)
+    answer = await machine.call("nodes.recover", {"nodeId": "n1"})
+    assert (answer.status, answer.code) == (409, "INVALID_STATE")
+    assert "recover it once its agent is back" in answer.message
+    assert (await machine.ok("nodes.recover", {"nodeId": "n1", "asItIs": True}))["state"] == "deployed"
+    (told,) = (await machine.ok("events.list", {"nodeId": "n1", "kind": "node.asserted"}))["items"]
+    assert told["data"]["name"] == "n1"
+
+
 async def test_maintenance_shows_what_it_stands_in_for_and_why(machine: Api) -> None:
     node = await machine.ok("nodes.maintain", {"nodeId": "n1", "maintenance": "on", "reason": "a new fan"})
     provision = node["provision"]

@@ -206,7 +206,7 @@ async def test_a_node_at_rest_has_no_findings(served: Ledger, state: str) -> Non
 
 
 @pytest.mark.case("B56")
-@pytest.mark.parametrize("state", ["commissioning", "deploying", "releasing", "rescuing"])
+@pytest.mark.parametrize("state", ["commissioning", "deploying", "releasing", "rescuing", "recovering"])
 async def test_a_node_that_is_shown_as_moved_by_a_workflow_that_has_ended_or_is_gone_is_stalled(
     served: Ledger, state: str
 ) -> None:

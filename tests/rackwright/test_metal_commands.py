@@ -12,8 +12,11 @@ from control_plane.config import MetalConfig
 from control_plane.metal.rows import find_provision, put_provision
 from control_plane.metal.states import ProvisionState
 from control_plane.nodes import find_node
+from control_plane.records import AgentRow
+from control_plane.store import params_of
 from protocol.commands import Ending, Outcome
 from protocol.errors import Failure
+from protocol.ids import new_id
 from rackwright.client import Client
 from tests.control_plane.running import AnsweringAgent, RunningControlPlane
 from tests.rackwright.conftest import Shell
@@ -43,11 +46,31 @@ def profiles(client: Client, agent: AnsweringAgent) -> Client:
 DRIVERS = {"management": "simulated"}
 
 
-def force(plane: RunningControlPlane, state: str) -> None:
+def force(plane: RunningControlPlane, state: str, base: str | None = None) -> None:
     def work(tx: Any) -> None:
         node = find_node(tx, "acme", "n1")
-        at = ProvisionState(state)
-        put_provision(tx, msgspec.structs.replace(find_provision(tx, node), state=at, base=at, workflow_id=None))
+        at, reached = ProvisionState(state), ProvisionState(base or state)
+        put_provision(tx, msgspec.structs.replace(find_provision(tx, node), state=at, base=reached, workflow_id=None))
+
+    plane.run(plane.plane.store.write(work))
+
+
+def was_in_ramdisk(plane: RunningControlPlane) -> None:
+    """The ramdisk of n1 was connected, and is not any more."""
+
+    def work(tx: Any) -> None:
+        node = find_node(tx, "acme", "n1")
+        agent = AgentRow(
+            new_id("agent"), "acme", node.site_id, node.id, "ramdisk", "n1", "0", {}, tx.now(), None, None, None
+        )
+        names = AgentRow.__struct_fields__
+        places = ", ".join(f":{name}" for name in names)
+        tx.run(f"INSERT INTO agents ({', '.join(names)}) VALUES ({places})", params_of(agent))
+        tx.run(
+            "INSERT INTO sessions (id, agent_id, role, boot_id, journal_id, instance, worker, connected_at, "
+            "disconnected_at) VALUES (:id, :agent, 'ramdisk', 'b1', 'j1', 'i1', 'w1', :now, :now)",
+            {"id": new_id("sess"), "agent": agent.id, "now": tx.now()},
+        )
 
     plane.run(plane.plane.store.write(work))
 
@@ -136,6 +159,26 @@ def test_what_the_state_does_not_allow_is_refused_with_the_way_out(shell: Shell,
     assert "only a machine that has failed" in shell.err
     assert shell("nodes", "abort", "n1").code != 0
     assert "no workflow moves it: it is enrolled" in shell.err
+
+
+def test_a_machine_out_of_rescue_is_started_and_watched_until_its_system_is_there_or_has_not_come(
+    shell: Shell, profiles: Client, plane: RunningControlPlane
+) -> None:
+    health = {"use": "management.getHealth", "on": "site"}
+    profiles.call("profiles", "create", {"document": {"profile": "recover", "drivers": DRIVERS, "steps": [health]}})
+    force(plane, "deployed")
+    force(plane, "rescue", base="deployed")
+    was_in_ramdisk(plane)
+    assert shell("nodes", "recover", "n1", "--watch").code == 0, shell.err
+    assert "n1: recovering, by wf_" in shell.err
+    for _ in range(200):
+        assert shell("nodes", "get", "n1").code == 0
+        if "failed" in shell.out:
+            break
+    # This profile waits for no system, and none has come.
+    assert "NOT_BACK" in shell.out
+    assert shell("nodes", "recover", "n1", "--as-it-is").code == 0, shell.err
+    assert shell.out == "n1: deployed\n"
 
 
 def test_maintenance_is_switched_on_and_off(shell: Shell, profiles: Client) -> None:

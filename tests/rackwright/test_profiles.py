@@ -45,7 +45,7 @@ def test_the_examples_have_no_fault(file: Path) -> None:
     assert expansion.profile is not None
     assert expansion.profile.profile == file.stem
     tidies_up = "cleanup" in {seed.phase.value for seed in expansion.seeds}
-    assert tidies_up or file.stem in ("firmware-update", "remediate")
+    assert tidies_up or file.stem in ("firmware-update", "remediate", "recover")
 
 
 def test_the_schema_for_editors_is_itself_valid() -> None:
@@ -75,7 +75,7 @@ def test_an_editor_finds_the_faults_that_the_server_finds(step: dict[str, object
 
 def test_there_is_an_example_for_each_thing_that_is_done_to_a_machine() -> None:
     names = {file.stem for file in EXAMPLES.glob("*.yaml")}
-    assert names == {"commission", "deploy", "release", "rescue", "remediate", "firmware-update"}
+    assert names == {"commission", "deploy", "release", "rescue", "remediate", "recover", "firmware-update"}
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def abort(tx: Transaction, call: Call, request: AbortNode) -> NodeView:
 
 def recover(tx: Transaction, call: Call, request: RecoverNode) -> NodeView:
     node, row = lock_provision(tx, call.tenant, request.node_id)
-    verbs.recover(tx, node, row)
+    verbs.recover(tx, call.services.metal, node, row, call.principal.id, as_it_is=request.as_it_is)
     return seen(tx, node)
 
 

@@ -80,6 +80,9 @@ class AbortNode(Request, frozen=True, kw_only=True):
 
 class RecoverNode(Request, frozen=True, kw_only=True):
     node_id: Reference
+    as_it_is: bool = False
+    """A machine that was in service is so again by the operator's word, where its own system's agent does not show
+    it: it has none, or cannot reach the control plane."""
 
 
 class MaintainNode(Request, frozen=True, kw_only=True):
@@ -90,7 +93,8 @@ class MaintainNode(Request, frozen=True, kw_only=True):
 
 class ProvisionView(View, frozen=True, kw_only=True):
     state: str
-    """enrolled, commissioning, available, deploying, deployed, releasing, rescuing, rescue, failed, maintenance."""
+    """enrolled, commissioning, available, deploying, deployed, releasing, rescuing, rescue, recovering, failed,
+    maintenance."""
     since: datetime
     verb: str | None
     """What moves it, or moved it last."""

@@ -81,8 +81,9 @@ class MetalRig:
     async def abort(self, reason: str | None = None) -> None:
         await self.rig.store.write(_abort, self.tools, self.rig.node_id, reason)
 
-    async def recover(self) -> str:
-        return (await self.rig.store.write(_recover, self.rig.node_id)).state.value
+    async def recover(self, *, as_it_is: bool = False) -> str:
+        """The state that it is in now; a workflow that was begun has yet to be finished."""
+        return (await self.rig.store.write(_recover, self.tools, self.rig.node_id, as_it_is)).state.value
 
     async def maintenance(self, switch: str, reason: str | None = None) -> str:
         return (await self.rig.store.write(_maintenance, self.rig.node_id, switch, reason)).state.value
@@ -232,6 +233,7 @@ async def bound(metal: MetalRig) -> MetalRig:
     await metal.define("release", BOOT, ERASE)
     await metal.define("rescue", {**BOOT, "with": {"keepRunning": True}})
     await metal.define("remediate", {"use": "metal.bringUp"})
+    await metal.define("recover", {"use": "metal.ejectRamdisk"}, {"use": "metal.bringUp"})
     await metal.define("quiet", work("think"))
     return metal
 
@@ -250,8 +252,8 @@ def _abort(tx: Transaction, tools: Tools, node_id: str, reason: str | None) -> N
     verbs.abort(tx, tools.timing, node, row, reason)
 
 
-def _recover(tx: Transaction, node_id: str) -> ProvisionRow:
-    return verbs.recover(tx, *lock_provision(tx, TENANT, node_id))
+def _recover(tx: Transaction, tools: Tools, node_id: str, as_it_is: bool) -> ProvisionRow:
+    return verbs.recover(tx, tools, *lock_provision(tx, TENANT, node_id), "test", as_it_is=as_it_is)
 
 
 def _maintenance(tx: Transaction, node_id: str, switch: str, reason: str | None) -> ProvisionRow:

@@ -29,9 +29,13 @@ ACTS = st.one_of(
     st.sampled_from([f"do {verb}" for verb in VERBS]),
     st.sampled_from(VERBS),
     st.sampled_from(["turn", "far", "finish", "take", "abort", "workflow abort", "retry", "retry from start"]),
-    st.sampled_from(["recover", "recover", "maintain", "end maintenance", "boot daemon", "boot nothing"]),
+    st.sampled_from(["recover", "recover", "recover as it is", "maintain", "end maintenance"]),
+    st.sampled_from(["boot daemon", "boot nothing"]),
 )
 FAILURES = st.one_of(st.none(), st.sampled_from(["eraseDisks", "insertMedia", "writeImage", "kexec", "ejectMedia"]))
+
+
+LEFT_BY_RECOVERING = (ProvisionState.FAILED, ProvisionState.RESCUE, ProvisionState.RECOVERING)
 
 
 class Story:
@@ -42,8 +46,13 @@ class Story:
         metal = self.metal
         metal.first = lambda what, row: refused() if failure is not None and failure in what else None
         row = await metal.provision()
-        await self._do(act, row)
-        metal.rig.clock.pass_by(1_000)
+        try:
+            await self._do(act, row)
+        finally:
+            metal.rig.clock.pass_by(1_000)
+        now = await metal.provision()
+        if row.state in LEFT_BY_RECOVERING and now.state is ProvisionState.DEPLOYED and act != "recover as it is":
+            assert await metal.rig.store.read(_last_to_connect, metal.rig.node_id) == "daemon", act
 
     async def _do(self, act: str, row: ProvisionRow) -> None:
         metal, workflow_id, moved = self.metal, row.workflow_id or "", is_moved(row)
@@ -64,8 +73,8 @@ class Story:
             await metal.rig.abort(workflow_id)
         elif act.startswith("retry"):
             await metal.rig.store.write(_retry, workflow_id, "boot" if act == "retry from start" else None)
-        elif act == "recover":
-            await metal.recover()
+        elif act.startswith("recover"):
+            await metal.recover(as_it_is=act == "recover as it is")
         elif act in ("maintain", "end maintenance"):
             await metal.maintenance("on" if act == "maintain" else "off")
         elif act == "boot daemon":
@@ -96,17 +105,31 @@ def _half_erased(tx: Transaction, node_id: str) -> bool:
     """By what the machine was asked to do, and how each release has ended."""
     rows = tx.all(
         """
-        SELECT workflows.state, (SELECT COUNT(*) FROM commands WHERE commands.workflow_id = workflows.id
-            AND commands.payload LIKE '%eraseDisks%') FROM provision_runs AS runs
+        SELECT (SELECT COUNT(*) FROM commands WHERE commands.workflow_id = workflows.id
+                AND commands.payload LIKE '%eraseDisks%'),
+            (SELECT COUNT(*) FROM workflow_steps WHERE workflow_steps.workflow_id = workflows.id
+                AND workflow_steps.phase = 'main' AND workflow_steps.state <> 'succeeded')
+        FROM provision_runs AS runs
             JOIN workflows ON workflows.id = runs.workflow_id
         WHERE runs.node_id = :node AND runs.verb = 'release' ORDER BY runs.started_at, workflows.id
         """,
         {"node": node_id},
     )
     unproven = False
-    for state, erasures in rows:
-        unproven = (unproven or erasures > 0) and state != "succeeded"
+    for erasures, undone in rows:
+        # A clean-up that failed takes nothing away from what was erased.
+        unproven = (unproven or erasures > 0) and undone > 0
     return unproven
+
+
+def _last_to_connect(tx: Transaction, node_id: str) -> str:
+    """The role of the machine's agent that has connected last."""
+    (role,) = tx.one(
+        "SELECT sessions.role FROM sessions JOIN agents ON agents.id = sessions.agent_id "
+        "WHERE agents.node_id = :node ORDER BY sessions.connected_at DESC, sessions.id DESC LIMIT 1",
+        {"node": node_id},
+    ) or ("",)
+    return str(role)
 
 
 def _retry(tx: Transaction, workflow_id: str, from_step: str | None) -> None:
@@ -138,6 +161,7 @@ async def tell(begins: str, acts: list[tuple[str, str | None]], url: str) -> Non
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @example("deployed", [("do release", "eraseDisks"), ("finish", None), ("recover", None), ("do commission", None)])
+@example("deployed", [("do rescue", None), ("boot nothing", None), ("recover", None), ("finish", None)])
 @example("available", [("do deploy", "writeImage"), ("recover", None), ("do deploy", None), ("do release", None)])
 @example("deployed", [("release", None), ("far", "eraseDisks"), ("abort", None), ("finish", None), ("recover", None)])
 @given(st.sampled_from(sorted(BASES)), st.lists(st.tuples(ACTS, FAILURES), min_size=8, max_size=25))

@@ -358,6 +358,7 @@ async def test_a_machine_that_went_away_is_switched_on_or_reset(
 async def test_a_machine_that_is_back_by_itself_is_left_alone(sqlite_metal: MetalRig) -> None:
     await sqlite_metal.define("remediate", {"id": "up", "use": "metal.bringUp"})
     await sqlite_metal.force("deployed", base="deployed")
+    sqlite_metal.rig.clock.pass_by(1_000)
     await sqlite_metal.rig.machine.boot("daemon")
     assert (await sqlite_metal.do("remediate")).state.value == "succeeded"
     assert sqlite_metal.deeds == []
@@ -367,6 +368,7 @@ async def test_a_machine_whose_agent_comes_back_while_its_power_is_read_is_not_r
     metal = sqlite_metal
     await metal.define("remediate", {"id": "up", "use": "metal.bringUp"})
     await metal.force("deployed", base="deployed")
+    metal.rig.clock.pass_by(1_000)
     await metal.rig.machine.boot("daemon")
     metal.power = "on"
     await metal.rig.machine.daemon.disconnect()

@@ -56,6 +56,7 @@ def test_whatever_may_be_started_is_a_transition_and_so_are_all_its_ends() -> No
         ("rescue", "deployed", True),
         ("remediate", "deployed", True),
         ("remediate", "available", False),
+        ("recover", "deployed", False),
     ],
 )
 def test_what_may_be_started_from_a_state_at_rest(verb: str, state: str, allowed: bool) -> None:
@@ -65,7 +66,7 @@ def test_what_may_be_started_from_a_state_at_rest(verb: str, state: str, allowed
         assert refusal.message.startswith(f"it is {state}: ")
 
 
-@pytest.mark.parametrize("state", ["commissioning", "deploying", "releasing", "rescuing", "maintenance"])
+@pytest.mark.parametrize("state", sorted(set(S) - AT_REST))
 @pytest.mark.parametrize("verb", list(V))
 def test_nothing_is_started_while_something_moves_it_or_it_is_in_maintenance(verb: MetalVerb, state: str) -> None:
     assert may_start(verb, S(state), S.AVAILABLE, None) is not None
@@ -97,6 +98,8 @@ def outlook(state: str = "failed", **more: object) -> Outlook:
         "done": False,
         "agent": None,
         "agent_is_new": False,
+        "is_back": False,
+        "ramdisk_is_last": False,
     }
     return Outlook(**(values | more))  # type: ignore[arg-type]
 
@@ -106,12 +109,13 @@ def test_only_what_has_failed_or_was_rescued_recovers(state: ProvisionState) -> 
     assert isinstance(safe_state(outlook(state)), Refusal)
 
 
-def test_what_was_never_changed_is_as_it_was() -> None:
-    assert [safe_state(outlook(base=base)) for base in (S.ENROLLED, S.AVAILABLE, S.DEPLOYED)] == [
-        S.ENROLLED,
-        S.AVAILABLE,
-        S.DEPLOYED,
-    ]
+@pytest.mark.parametrize("ramdisk_is_last", [False, True])
+@pytest.mark.parametrize("base", [S.ENROLLED, S.AVAILABLE])
+@pytest.mark.parametrize("state", ["failed", "rescue"])
+def test_what_was_not_in_service_and_never_changed_is_as_it_was(
+    state: str, base: ProvisionState, ramdisk_is_last: bool
+) -> None:
+    assert safe_state(outlook(state, base=base, ramdisk_is_last=ramdisk_is_last)) is base
 
 
 def test_a_deploy_that_has_changed_the_disks_leaves_a_machine_that_nobody_trusts() -> None:
@@ -119,8 +123,9 @@ def test_a_deploy_that_has_changed_the_disks_leaves_a_machine_that_nobody_trusts
 
 
 def test_a_deployed_systems_agent_that_came_late_makes_it_deployed_and_an_older_ones_does_not() -> None:
-    seen = outlook(residue=Residue.CHANGED, agent="daemon", agent_is_new=True)
+    seen = outlook(residue=Residue.CHANGED, agent="daemon", agent_is_new=True, is_back=True)
     assert safe_state(seen) is S.DEPLOYED
+    assert safe_state(seen._replace(is_back=False)) is S.ENROLLED
     assert safe_state(seen._replace(agent_is_new=False)) is S.ENROLLED
     assert safe_state(seen._replace(verb=V.COMMISSION)) is S.ENROLLED
 
@@ -129,8 +134,8 @@ def test_a_deployed_systems_agent_that_came_late_makes_it_deployed_and_an_older_
 def test_a_machine_in_service_whose_rescue_ran_a_script_still_has_to_be_released(verb: MetalVerb) -> None:
     """`enrolled` would let it be commissioned and given to somebody else, with its data on it."""
     seen = outlook(base=S.DEPLOYED, residue=Residue.CHANGED, verb=verb)
-    assert safe_state(seen) is S.DEPLOYED
-    assert isinstance(safe_state(seen._replace(agent="ramdisk")), Refusal)
+    assert safe_state(seen._replace(is_back=True)) is S.DEPLOYED
+    assert safe_state(seen._replace(ramdisk_is_last=True)) is S.RECOVERING
 
 
 @pytest.mark.parametrize(("verb", "goal"), list(GOAL.items()))
@@ -138,30 +143,71 @@ def test_where_only_the_clean_up_has_failed_the_goal_was_reached(verb: MetalVerb
     assert safe_state(outlook(verb=verb, done=True, residue=Residue.ERASING)) is goal
 
 
+@pytest.mark.parametrize("as_it_is", [False, True])
 @pytest.mark.parametrize("agent", [None, "ramdisk", "daemon"])
 @pytest.mark.parametrize("state", ["failed", "rescue"])
-def test_no_look_makes_a_half_erased_machine_clean(state: str, agent: str | None) -> None:
-    told = safe_state(outlook(state, base=S.DEPLOYED, residue=Residue.ERASING, agent=agent, agent_is_new=True))
+def test_no_look_and_no_word_makes_a_half_erased_machine_clean(state: str, agent: str | None, as_it_is: bool) -> None:
+    seen = outlook(state, base=S.DEPLOYED, residue=Residue.ERASING, agent=agent, agent_is_new=True, is_back=True)
+    told = safe_state(seen, as_it_is=as_it_is)
     assert isinstance(told, Refusal)
     assert "release it again" in told.message
 
 
-def test_a_machine_that_still_runs_the_ramdisk_is_not_in_service() -> None:
-    seen = outlook("rescue", base=S.DEPLOYED, verb=V.RESCUE, agent="ramdisk", agent_is_new=True)
-    told = safe_state(seen)
+@pytest.mark.parametrize("agent", [None, "ramdisk"])
+def test_a_machine_in_service_that_was_left_in_its_ramdisk_has_to_be_started_first(agent: str | None) -> None:
+    seen = outlook("rescue", base=S.DEPLOYED, verb=V.RESCUE, agent=agent, agent_is_new=True, ramdisk_is_last=True)
+    assert safe_state(seen) is S.RECOVERING
+    assert safe_state(seen._replace(agent="daemon", ramdisk_is_last=False, is_back=True)) is S.DEPLOYED
+    # A daemon's connection of before the ramdisk, which nobody has found broken yet.
+    assert safe_state(seen._replace(agent="daemon")) is S.RECOVERING
+
+
+def test_a_rescue_whose_workflow_has_failed_and_whose_ramdisk_is_there_is_a_rescue() -> None:
+    seen = outlook(base=S.DEPLOYED, verb=V.RESCUE, agent="ramdisk", agent_is_new=True, ramdisk_is_last=True)
+    assert safe_state(seen) is S.RESCUE
+
+
+@pytest.mark.parametrize("state", ["failed", "rescue"])
+def test_a_machine_in_service_that_nobody_hears_of_is_neither_restarted_nor_believed_to_be_well(state: str) -> None:
+    """It may be serving, with its agent away: a reset would be an outage that nobody asked for."""
+    told = safe_state(outlook(state, base=S.DEPLOYED))
     assert isinstance(told, Refusal)
-    assert "restart it" in told.message
-    assert safe_state(seen._replace(agent="daemon")) is S.DEPLOYED
-    # A rescue whose workflow has failed, and whose ramdisk is there all the same.
-    assert safe_state(seen._replace(state=S.FAILED)) is S.RESCUE
+    assert "recover it once its agent is back" in told.message
+    assert "--as-it-is" in told.message
 
 
-def test_recovering_never_leads_where_no_transition_leads() -> None:
-    for state, base, residue, verb, done, agent, new in product(
-        (S.FAILED, S.RESCUE), BASES, RESIDUES, V, (False, True), (None, "ramdisk", "daemon"), (False, True)
+def test_an_operators_word_stands_for_an_agent_that_is_not_there_but_not_against_a_ramdisk_that_is() -> None:
+    seen = outlook("rescue", base=S.DEPLOYED, verb=V.RESCUE, ramdisk_is_last=True)
+    assert safe_state(seen, as_it_is=True) is S.DEPLOYED
+    told = safe_state(seen._replace(agent="ramdisk"), as_it_is=True)
+    assert isinstance(told, Refusal)
+    assert "without --as-it-is" in told.message
+
+
+def test_an_operators_word_makes_no_machine_deployed_that_was_not() -> None:
+    assert safe_state(outlook("rescue", base=S.AVAILABLE), as_it_is=True) is S.AVAILABLE
+    assert safe_state(outlook(residue=Residue.CHANGED), as_it_is=True) is S.ENROLLED
+
+
+def test_recovering_never_leads_where_no_transition_leads_and_starts_only_what_may_be_started() -> None:
+    flags = (False, True)
+    for state, base, residue, verb, done, agent, new, back, last, word in product(
+        (S.FAILED, S.RESCUE), BASES, RESIDUES, V, flags, (None, "ramdisk", "daemon"), flags, flags, flags, flags
     ):
-        to = safe_state(Outlook(state, base, residue, verb, done, agent, new))
+        to = safe_state(Outlook(state, base, residue, verb, done, agent, new, back, last), as_it_is=word)
         assert isinstance(to, Refusal) or to in TRANSITIONS[state], (state, to)
+        if to is S.RECOVERING:
+            assert may_start(V.RECOVER, state, base, residue) is None
+
+
+@pytest.mark.parametrize("base", [S.ENROLLED, S.AVAILABLE])
+@pytest.mark.parametrize("state", [S.FAILED, S.RESCUE])
+def test_only_a_machine_that_was_in_service_is_started_from_its_disk(
+    state: ProvisionState, base: ProvisionState
+) -> None:
+    refusal = may_start(V.RECOVER, state, base, None)
+    assert refusal is not None
+    assert f"it was {base} before" in refusal.message
 
 
 def test_an_erasure_is_the_driver_s_own_or_in_its_absence_a_script() -> None:
