@@ -33,6 +33,7 @@ from protocol.operations import Repeat, find
 
 if TYPE_CHECKING:
     from agent.ramdisk_boot import RamdiskBoot
+    from agent.site_images import SiteImages
 
 __all__ = ["IN_BAND_DRIVER", "BmcMemory", "Bmcs"]
 
@@ -159,6 +160,8 @@ class Bmcs:
         self._consoles: Consoles | None = None
         self.ramdisk_boot: RamdiskBoot | None = None
         """Where this is a site's agent: it puts an address in the place of `rackwright:ramdisk`."""
+        self.site_images: SiteImages | None = None
+        """Where this is a ramdisk's agent: it puts what admits to an image in the place of `rackwright:admission`."""
         self.after_change: Callable[[str], None] = lambda _node_id: None
         """Told of each machine that an operation may have changed, once its lane is free again."""
 
@@ -334,16 +337,25 @@ class _Invocation:
 
         async def do() -> Answer:
             ramdisk = self._bmcs.ramdisk_boot
-            args = self._invoke.args if ramdisk is None else await ramdisk.arguments(self._invoke)
+            puts_in = ramdisk or self._bmcs.site_images
+            args = self._invoke.args if puts_in is None else await puts_in.arguments(self._invoke)
             args = self._bmcs.image_logins.arguments(args)
+            told = progress if ramdisk is None else ramdisk.telling(progress)
             with self._bmcs.rotating(self._invoke) as new:
-                reply = await self._turn.run(
-                    args, timeout=min(timeout, operation.timeout), progress=progress, rotation=new
-                )
+                try:
+                    reply = await self._turn.run(
+                        args, timeout=min(timeout, operation.timeout), progress=told, rotation=new
+                    )
+                except OperationError as error:
+                    if ramdisk is not None:
+                        ramdisk.conceal(error)
+                    raise
             if ramdisk is None:
                 return Answer(reply.result, reply.observed)
+            # An address is known, and left out, for as long as it is good.
+            shown = ramdisk.shown(self._invoke, reply.result)
             await ramdisk.succeeded(self._invoke)
-            return Answer(ramdisk.shown(self._invoke, reply.result), reply.observed)
+            return Answer(shown, reply.observed)
 
         try:
             with self._in_the_log():

@@ -3,7 +3,8 @@
 A ticket is asked for when a path is made, and looked at again whenever its bytes are read after a pause, which is a
 new start of the machine: one that was used meanwhile is replaced (case B47: somebody else has switched the machine
 off and on). While it is being read it stays the same. Tickets are in memory alone: after a restart of the agent the
-first read asks for another one.
+first read asks for another one. Under a path that is for one start alone there is none any more once the machine has
+joined.
 """
 
 import asyncio
@@ -16,12 +17,12 @@ from aiohttp import web
 from agent.boot_image import BootImage, overlaid
 from agent.boot_paths import MachinePath
 from agent.byte_serving import read_at
-from agent.tickets import Tickets
+from agent.tickets import TicketAnswer, Tickets
 from protocol.boot_ticket import AREA_SIZE, BootTicket, encode_area
 from protocol.errors import ErrorCode, OperationError
 from protocol.join_token import JoinToken
 
-__all__ = ["IsoContent", "NodeTicket", "ipxe_script", "local_boot_script"]
+__all__ = ["HasJoined", "IsoContent", "NodeTicket", "ipxe_script", "local_boot_script"]
 
 _log = structlog.get_logger("agent.boot_media")
 QUIET_SECONDS = 15.0
@@ -30,16 +31,23 @@ _RENEW_SECONDS = 5.0
 _RETRY_AFTER = 5
 
 
+class HasJoined(Exception):
+    """The machine has joined, and the path was for one start."""
+
+
 class NodeTicket:
     """The ticket under one path. `control_plane`: what the machines of this site call it; empty where it is called as
-    it calls itself."""
+    it calls itself. `first`: the id of the first one's token, where the path is for one start alone."""
 
-    def __init__(self, node_id: str, tickets: Tickets, control_plane: str = "") -> None:
+    def __init__(self, node_id: str, tickets: Tickets, control_plane: str = "", first: str = "") -> None:
         self.generation = 0
         """Grows with each ticket."""
+        self.is_over = False
+        """The machine has joined, and gets no other one."""
         self._node_id = node_id
         self._tickets = tickets
         self._control_plane = control_plane
+        self._first = first
         self._held: BootTicket | None = None
         self._read_at = 0.0
         self._lock = asyncio.Lock()
@@ -57,16 +65,25 @@ class NodeTicket:
         return self._held
 
     async def current(self) -> BootTicket:
-        """The ticket to be read now. Raises OperationError where there is none and none is to be had."""
+        """The ticket to be read now. Raises HasJoined, and OperationError where there is none and none is to be
+        had."""
         async with self._lock:
             if self._held is None:
-                self.keep(await self._tickets.request(self._node_id))
+                await self._begin_anew()
             elif time.monotonic() - self._read_at > QUIET_SECONDS:
                 await self._look_again(self._held)
             self._read_at = time.monotonic()
+            if self.is_over:
+                raise HasJoined
             if self._held is None:
                 raise OperationError(ErrorCode.CONFLICT, "the machine has no boot ticket")
             return self._held
+
+    async def _begin_anew(self) -> None:
+        if self._first:
+            self._take(await self._tickets.renew(self._node_id, self._first))
+        if self._held is None and not self.is_over:
+            self.keep(await self._tickets.request(self._node_id))
 
     async def _look_again(self, held: BootTicket) -> None:
         try:
@@ -76,7 +93,12 @@ class NodeTicket:
             # It may have been used, and the machine is told so then; it is more likely that it was not.
             _log.warning("ticket_not_looked_at", node=self._node_id, reason=error.message)
             return
-        if answer.ticket is not None:
+        self._take(answer)
+
+    def _take(self, answer: TicketAnswer) -> None:
+        if self._first and answer.joined:
+            self.is_over = True
+        elif answer.ticket is not None:
             self.keep(answer.ticket)
 
 
@@ -104,6 +126,8 @@ class IsoContent:
             return None
         try:
             self._area = encode_area(await self._ticket.current())
+        except HasJoined:
+            return web.Response(status=404)
         except (OperationError, ValueError) as error:
             _log.error("ticket_not_served", reason=str(error))
             return web.Response(status=503, headers={"Retry-After": str(_RETRY_AFTER)})

@@ -34,7 +34,8 @@ class MachinePath(msgspec.Struct, frozen=True, kw_only=True):
     image: str = ""
     """The ISO's checksum: under this path there is never another one."""
     handed: str = ""
-    """pxe: the id of the join token that was handed out: once it was used, the machine has started."""
+    """pxe, and http for one start: the id of the join token that was handed out. Once it was used, the machine has
+    started."""
     asker: str = ""
     """pxe: the address or UUID by which it has asked."""
 
@@ -93,7 +94,7 @@ class Paths:
         """Also those whose time is over."""
         return list(self._machines.values())
 
-    async def make(self, node_id: str, kind: PathKind, image: str) -> MachinePath:
+    async def make(self, node_id: str, kind: PathKind, image: str, handed: str = "") -> MachinePath:
         """A new path in place of the machine's earlier one of this kind."""
         path = MachinePath(
             token=secrets.token_hex(20),
@@ -101,14 +102,16 @@ class Paths:
             node_id=node_id,
             deadline=self._in(self._lifetime(kind)),
             image=image,
+            handed=handed,
         )
         self._drop(node_id, (kind,))
         self._machines[path.token] = path
         await self._save()
         return path
 
-    async def make_image(self, node_id: str, digest: str, name: str, origin: str) -> ImagePath:
-        """The machine's path to this image: the one that there is, with its time begun anew, or a new one."""
+    async def make_image(self, node_id: str, digest: str, name: str, origin: str, token: str = "") -> ImagePath:
+        """The machine's path to this image, its time begun anew: under this token, else the one that there is, or a
+        new one."""
         known = next(
             (
                 path
@@ -118,7 +121,7 @@ class Paths:
             None,
         )
         path = ImagePath(
-            token=known.token if known is not None else secrets.token_hex(20),
+            token=token or (known.token if known is not None else secrets.token_hex(20)),
             node_id=node_id,
             digest=digest,
             name=name,

@@ -33,6 +33,7 @@ from agent.machine_media import MachineMedia
 from agent.tickets import Tickets
 from drivers.image_access import ImageAccess
 from protocol.errors import ErrorCode, OperationError
+from protocol.image_admission import ADMISSION
 
 __all__ = ["BootServer", "site_boot_server"]
 
@@ -80,20 +81,21 @@ class BootServer:
             except OperationError as error:
                 _log.error("boot_server_not_started", reason=error.message)
 
-    async def offer_medium(self, node_id: str, kind: PathKind, *, reached_by: str = "") -> str:
-        """The address of the machine's own ISO, for the host `reached_by`. Raises OperationError as
-        `MachineMedia.medium`."""
+    async def offer_medium(self, node_id: str, kind: PathKind, *, reached_by: str = "", once: bool = False) -> str:
+        """The address of the machine's own ISO, for the host `reached_by`; `once` and what is raised as
+        `MachineMedia.medium` has it."""
         await self.start()
         base = await self._base(reached_by)
-        return f"{base}/{await self.media.medium(node_id, kind)}"
+        return f"{base}/{await self.media.medium(node_id, kind, once=once)}"
 
     async def arm_ipxe(self, node_id: str) -> None:
         """The machine's next request for a script starts its ramdisk. Raises OperationError."""
         await self.start()
         await self.media.arm(node_id)
 
-    async def offer_image(self, node_id: str, digest: str, name: str, origin: str) -> str:
-        """The address under which the machine fetches the image (`digest`: `sha256-…` or `sha512-…`).
+    async def offer_image(self, node_id: str, digest: str, name: str, origin: str, *, token: str = "") -> str:
+        """The address under which the machine fetches the image (`digest`: `sha256-…` or `sha512-…`). `token`: what
+        admits to it; where none is said, the one before, or a new one.
 
         It is fetched from its origin now where it is not here: the call returns once that has begun well. Raises
         OperationError.
@@ -101,7 +103,7 @@ class BootServer:
         await self.start()
         size = await self._cache.prefetch(digest, origin)
         try:
-            path = await self._paths.make_image(node_id, digest, safe_name(name), origin)
+            path = await self._paths.make_image(node_id, digest, safe_name(name), origin, token)
         except OSError as error:
             raise OperationError(
                 ErrorCode.CONFLICT, f"the image's path cannot be kept: {error.strerror}; free space"
@@ -196,6 +198,9 @@ class BootServer:
     async def _image(
         self, request: web.BaseRequest, token: str, checksum: str, name: str, facts: dict[str, object]
     ) -> web.StreamResponse:
+        if token == ADMISSION:
+            # A ramdisk of before asks for the word itself.
+            return web.Response(status=409, text="this ramdisk is older than the site's agent: build it anew\n")
         path = self._paths.image(token)
         if path is None or (checksum, name) != (path.digest.partition("-")[2], path.name):
             return web.Response(status=404)

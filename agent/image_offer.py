@@ -12,10 +12,12 @@ from msgspec import Meta
 from agent.boot_server import BootServer
 from agent.endings import interrupted
 from agent.handlers import Answer
+from agent.tickets import Tickets
 from drivers.driver import ProgressListener
 from protocol.address_logins import login_faults
 from protocol.commands import CommandKind, Ending
 from protocol.errors import ErrorCode, Issue, OperationError
+from protocol.image_admission import hidden
 from protocol.operations import Repeat
 from protocol.validation import check
 
@@ -37,10 +39,11 @@ class OfferImage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forb
 
 
 class ImageOffer:
-    """Handles it. A repeated one gives the same address again."""
+    """Handles it. A repeated one gives the same address again, with a word in the place of what admits to it."""
 
-    def __init__(self, server: BootServer) -> None:
+    def __init__(self, server: BootServer, tickets: Tickets) -> None:
         self._server = server
+        self._tickets = tickets
 
     def faults(self, payload: Mapping[str, object]) -> list[Issue]:
         wanted, issues = check(OfferImage, payload, "payload")
@@ -53,15 +56,17 @@ class ImageOffer:
 
     @contextlib.asynccontextmanager
     async def turn(self, payload: Mapping[str, object]) -> AsyncIterator["ImageOffer._Work"]:
-        yield self._Work(self._server, msgspec.convert(payload, OfferImage))
+        yield self._Work(self._server, self._tickets, msgspec.convert(payload, OfferImage))
 
     class _Work:
-        def __init__(self, server: BootServer, wanted: OfferImage) -> None:
+        def __init__(self, server: BootServer, tickets: Tickets, wanted: OfferImage) -> None:
             self._server = server
+            self._tickets = tickets
             self._wanted = wanted
 
         async def run(self, timeout: float, progress: ProgressListener) -> Answer:
-            """Raises OperationError: CONFLICT with the origin's answer, or where it cannot be kept here; TIMEOUT."""
+            """Raises OperationError: CONFLICT with the origin's answer, or where it cannot be kept here; TIMEOUT;
+            UNREACHABLE where the control plane did not say what is to admit to it."""
             wanted = self._wanted
             digest = _digest(wanted)
             if digest is None:
@@ -72,12 +77,16 @@ class ImageOffer:
                 )
             try:
                 async with asyncio.timeout(max(1.0, timeout - _ANSWER_IN_SECONDS)):
-                    url = await self._server.offer_image(wanted.target_node_id, digest, wanted.name, wanted.url)
+                    admission = await self._tickets.admission(wanted.target_node_id, digest.partition("-")[2])
+                    token = admission.reveal()
+                    url = await self._server.offer_image(
+                        wanted.target_node_id, digest, wanted.name, wanted.url, token=token
+                    )
             except TimeoutError:
                 raise OperationError(
                     ErrorCode.TIMEOUT, "the image's origin has not begun to give it in time"
                 ) from None
-            return Answer({"url": url})
+            return Answer({"url": hidden(url, token)})
 
         async def observe(self, timeout: float) -> Ending:
             return interrupted(CommandKind.SITE_OFFER_IMAGE.value)

@@ -46,14 +46,15 @@ class MachineMedia:
 
     # What is offered
 
-    async def medium(self, node_id: str, kind: PathKind) -> str:
+    async def medium(self, node_id: str, kind: PathKind, *, once: bool = False) -> str:
         """The path of a new medium, with a ticket at hand, in place of the machine's earlier one of this kind.
 
-        Raises OperationError: CONFLICT with what is missing, UNREACHABLE where the control plane gave no ticket.
+        `once`: it is good until the machine's ramdisk has joined. Raises OperationError: CONFLICT with what is
+        missing, UNREACHABLE where the control plane gave no ticket.
         """
         image = await self._newest()
         ticket = await self._tickets.request(node_id)
-        path = await self._made(node_id, kind, image)
+        path = await self._made(node_id, kind, image, _token_id(ticket) if once else "")
         self._ticket(path).keep(ticket)
         _log.info("medium_offered", node=node_id, kind=kind, version=image.version)
         return f"{path.token}/ramdisk.iso"
@@ -77,6 +78,10 @@ class MachineMedia:
                 return RAMDISK_IMAGE if path.node_id == node_id else text.replace(path.token, _MASK)
         return text
 
+    def secrets(self) -> list[str]:
+        """What admits to each machine's paths."""
+        return [path.token for path in self._paths.machines()]
+
     # What is fetched
 
     async def content(self, token: str, name: str) -> tuple[str, Content] | None:
@@ -86,8 +91,11 @@ class MachineMedia:
         if path is None or image is None:
             return None
         if path.kind != "pxe":
-            iso = IsoContent(image, self._ticket(path), self._instance)
-            return (path.node_id, iso) if name.endswith(".iso") else None
+            ticket = self._ticket(path)
+            if ticket.is_over:
+                await self._over(path)
+                return None
+            return (path.node_id, IsoContent(image, ticket, self._instance)) if name.endswith(".iso") else None
         if name == "ticket.cpio":
             return path.node_id, _Archive(encode_archive(await self._ticket(path).current()))
         handle = {"vmlinuz": image.kernel, "initrd": image.initrd}.get(name)
@@ -152,8 +160,8 @@ class MachineMedia:
 
     async def _over(self, path: MachinePath) -> None:
         """Its ramdisk has joined: else a machine whose network comes first would start it for ever (case B52)."""
-        _log.info("ipxe_done", node=path.node_id)
-        await self.withdraw(path.node_id, "pxe")
+        _log.info("network_boot_done", node=path.node_id, kind=path.kind)
+        await self.withdraw(path.node_id, path.kind)
 
     async def _handed(self, path: MachinePath, ticket: BootTicket) -> tuple[MachinePath, BootTicket]:
         noted = msgspec.structs.replace(path, handed=_token_id(ticket))
@@ -171,7 +179,8 @@ class MachineMedia:
             gone = [token for token in self._held if self._paths.machine(token) is None]
             for token in gone:
                 del self._held[token]
-            held = self._held[path.token] = NodeTicket(path.node_id, self._tickets, self._control_plane)
+            first = path.handed if path.kind == "http" else ""
+            held = self._held[path.token] = NodeTicket(path.node_id, self._tickets, self._control_plane, first)
         return held
 
     async def _newest(self) -> BootImage:
@@ -192,9 +201,9 @@ class MachineMedia:
             _log.warning("image_replaced", node=path.node_id, hint="insert it again: its image is not here any more")
         return image
 
-    async def _made(self, node_id: str, kind: PathKind, image: BootImage) -> MachinePath:
+    async def _made(self, node_id: str, kind: PathKind, image: BootImage, handed: str = "") -> MachinePath:
         try:
-            return await self._paths.make(node_id, kind, image.sha256)
+            return await self._paths.make(node_id, kind, image.sha256, handed)
         except OSError as error:
             raise OperationError(
                 ErrorCode.CONFLICT, f"the path of a boot medium cannot be kept: {error.strerror}; free space"

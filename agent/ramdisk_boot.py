@@ -6,9 +6,13 @@ So neither a command nor a result, a log or an error holds an address under whic
 from typing import Any
 
 from agent.boot_server import BootServer
+from drivers.concealment import conceal
+from drivers.driver import ProgressListener
+from drivers.masking import masked
 from protocol.addresses import Address
 from protocol.boot_ticket import RAMDISK_IMAGE
 from protocol.commands import DriverInvoke
+from protocol.errors import OperationError
 
 __all__ = ["RamdiskBoot"]
 
@@ -32,7 +36,11 @@ class RamdiskBoot:
         if invoke.operation_id == _INSERT and args.get("image") == RAMDISK_IMAGE:
             return args | {"image": await self._server.offer_medium(node_id, "media", reached_by=host)}
         if invoke.operation_id == _SET_DEVICE and args.get("httpBootUri") == RAMDISK_IMAGE:
-            return args | {"httpBootUri": await self._server.offer_medium(node_id, "http", reached_by=host)}
+            # Firmware shows the address on its console, and keeps it where the next system can read it.
+            once = not args.get("persistent", False)
+            return args | {
+                "httpBootUri": await self._server.offer_medium(node_id, "http", reached_by=host, once=once)
+            }
         if invoke.operation_id == _SET_DEVICE and args.get("device") == "pxe" and self._has_image:
             await self._server.arm_ipxe(node_id)
         return args
@@ -50,6 +58,14 @@ class RamdiskBoot:
             return result
         shown: dict[str, object] = self._hidden(invoke.target_node_id, result)
         return shown
+
+    def telling(self, progress: ProgressListener) -> ProgressListener:
+        """The same listener, told of no medium's address: some of the words are the BMC's own."""
+        return lambda message, percent: progress(masked(message, *self._server.media.secrets()), percent)
+
+    def conceal(self, error: OperationError) -> None:
+        """Takes the addresses out of a failure: many BMCs repeat one that they cannot use or fetch."""
+        conceal(error, *self._server.media.secrets())
 
     def _hidden(self, node_id: str, value: Any) -> Any:
         if isinstance(value, str):

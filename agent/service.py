@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 __all__ = ["Service", "run"]
 
 _log = structlog.get_logger("agent.service")
-_SITE, _DAEMON = "site", "daemon"
+_SITE, _DAEMON, _RAMDISK = "site", "daemon", "ramdisk"
 _LAST_WORDS_SECONDS = 2.0
 
 
@@ -137,6 +137,10 @@ class Service:
         images = ImageAccess(config.images.allow)
         self._bmcs = Bmcs(vault, memory, self._files, in_band=self._role != _SITE, images=images)
         self._boot = self._boot_server() if self._role == _SITE else None
+        if self._role == _RAMDISK:
+            from agent.site_images import SiteImages
+
+            self._bmcs.site_images = SiteImages(self.tickets, scrubber.learn)
         self._consoles = Consoles(
             self._bmcs.drivers,
             config.consoles,
@@ -270,7 +274,7 @@ class Service:
             return {}
         from agent.image_offer import ImageOffer
 
-        return {CommandKind.SITE_OFFER_IMAGE: ImageOffer(self._boot)}
+        return {CommandKind.SITE_OFFER_IMAGE: ImageOffer(self._boot, self.tickets)}
 
     def _applies(self) -> Applies:
         """How a node spec is brought about: on an installed system alone."""

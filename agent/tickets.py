@@ -1,4 +1,4 @@
-"""Boot tickets, asked for over the agent's own link. They are kept in memory only."""
+"""Boot tickets, and what admits to images, asked for over the agent's own link. They are kept in memory only."""
 
 import asyncio
 import contextlib
@@ -6,12 +6,14 @@ from collections.abc import Callable
 from itertools import count
 from typing import Literal, NamedTuple
 
+import msgspec
 import structlog
 
 from protocol.boot_ticket import BootTicket, from_json
 from protocol.errors import ErrorCode, OperationError
 from protocol.frames import AgentFrame, Ticket, TicketRequest
 from protocol.machine_facts import MachineFacts
+from protocol.secret import Secret
 
 __all__ = ["TicketAnswer", "Tickets"]
 
@@ -41,7 +43,7 @@ class Tickets:
         self, node_id: str, purpose: Literal["ramdisk", "daemon"] = "ramdisk", *, patience: float = _PATIENCE
     ) -> BootTicket:
         """A new ticket. Raises OperationError as `renew` does."""
-        answer = await self._ask(TicketRequest(id="", node_id=node_id, purpose=purpose), patience)
+        answer = await self._ask_ticket(TicketRequest(id="", node_id=node_id, purpose=purpose), patience)
         if answer.ticket is None:
             raise OperationError(ErrorCode.CONFLICT, "the control plane gave no boot ticket")
         return answer.ticket
@@ -52,13 +54,22 @@ class Tickets:
         Raises OperationError: UNREACHABLE where nothing was answered within `patience` seconds, CONFLICT where it
         was refused.
         """
-        return await self._ask(TicketRequest(id="", node_id=node_id, holds=held), patience)
+        return await self._ask_ticket(TicketRequest(id="", node_id=node_id, holds=held), patience)
 
     async def for_machine(
         self, machine: MachineFacts, among: list[str], *, patience: float = _PATIENCE
     ) -> TicketAnswer:
         """The ticket of the one of these nodes that is known so. Raises OperationError as `renew` does."""
-        return await self._ask(TicketRequest(id="", machine=machine, among=among), patience)
+        return await self._ask_ticket(TicketRequest(id="", machine=machine, among=among), patience)
+
+    async def admission(self, node_id: str, checksum: str, *, patience: float = _PATIENCE) -> Secret:
+        """What admits the machine to the image of this checksum at its site; a ramdisk asks for its own machine, with
+        no id. Raises OperationError as `renew` does."""
+        wanted = TicketRequest(id="", node_id=node_id, purpose="image", checksum=checksum)
+        answer = await self._ask(wanted, patience)
+        if answer.ticket is None:
+            raise OperationError(ErrorCode.CONFLICT, "the control plane did not say what admits to the image")
+        return Secret(answer.ticket)
 
     def take(self, answer: Ticket) -> None:
         """An answer that nobody waits for any more is dropped: its ticket dies with a later one."""
@@ -66,34 +77,31 @@ class Tickets:
         if waiting is not None and not waiting.done():
             waiting.set_result(answer)
 
-    async def _ask(self, wanted: TicketRequest, patience: float) -> TicketAnswer:
-        number = str(next(self._numbers))
-        future = self._waiting[number] = asyncio.get_running_loop().create_future()
-        request = TicketRequest(
-            id=number,
-            node_id=wanted.node_id,
-            purpose=wanted.purpose,
-            holds=wanted.holds,
-            machine=wanted.machine,
-            among=wanted.among,
-        )
-        try:
-            async with asyncio.timeout(patience):
-                answer = await self._said_until_answered(request, future)
-        except TimeoutError:
-            raise OperationError(
-                ErrorCode.UNREACHABLE, f"the control plane gave no boot ticket within {patience:g} s"
-            ) from None
-        finally:
-            del self._waiting[number]
-        if answer.refusal is not None:
-            _log.warning("ticket_refused", node=answer.node_id or wanted.node_id, reason=answer.refusal)
-            raise OperationError(ErrorCode.CONFLICT, f"the control plane gives no boot ticket: {answer.refusal}")
+    async def _ask_ticket(self, wanted: TicketRequest, patience: float) -> TicketAnswer:
+        answer = await self._ask(wanted, patience)
         try:
             ticket = None if answer.ticket is None else from_json(answer.ticket)
             return TicketAnswer(answer.node_id, ticket, answer.joined)
         except ValueError as error:
             raise OperationError(ErrorCode.CONFLICT, f"the boot ticket cannot be read: {error}") from None
+
+    async def _ask(self, wanted: TicketRequest, patience: float) -> Ticket:
+        number = str(next(self._numbers))
+        future = self._waiting[number] = asyncio.get_running_loop().create_future()
+        request = msgspec.structs.replace(wanted, id=number)
+        try:
+            async with asyncio.timeout(patience):
+                answer = await self._said_until_answered(request, future)
+        except TimeoutError:
+            raise OperationError(
+                ErrorCode.UNREACHABLE, f"the control plane gave no {_what(wanted)} within {patience:g} s"
+            ) from None
+        finally:
+            del self._waiting[number]
+        if answer.refusal is not None:
+            _log.warning("ticket_refused", node=answer.node_id or wanted.node_id, reason=answer.refusal)
+            raise OperationError(ErrorCode.CONFLICT, f"the control plane gives no {_what(wanted)}: {answer.refusal}")
+        return answer
 
     async def _said_until_answered(self, request: TicketRequest, future: "asyncio.Future[Ticket]") -> Ticket:
         while True:
@@ -101,3 +109,7 @@ class Tickets:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_ASK_AGAIN_SECONDS):
                     return await asyncio.shield(future)
+
+
+def _what(wanted: TicketRequest) -> str:
+    return "admission to the image" if wanted.purpose == "image" else "boot ticket"

@@ -7,6 +7,7 @@ identity is the URI `spiffe://rackwright/agent/<id>` in its certificate, which i
 
 import datetime
 import hashlib
+import hmac
 import ipaddress
 import logging
 import os
@@ -24,6 +25,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from protocol.errors import RequestCode, RequestError
 from protocol.ids import is_id
+from protocol.secret import Secret
 
 __all__ = ["AGENT_URI", "Authority", "IssuedCertificate", "agent_of", "requested_key_sha256"]
 
@@ -81,6 +83,14 @@ class Authority:
     def sha256(self) -> str:
         """SHA-256 of the CA certificate's DER: what a join token carries."""
         return hashlib.sha256(self._certificate.public_bytes(serialization.Encoding.DER)).hexdigest()
+
+    @property
+    def image_key(self) -> Secret:
+        """Hexadecimal. What admits to images is made of it; it is derived, so nothing more has to be kept, and every
+        worker that has the CA has it."""
+        number = self._key.private_numbers().private_value
+        secret = number.to_bytes((self._key.key_size + 7) // 8, "big")
+        return Secret(hmac.digest(secret, b"rackwright: admission to images", hashlib.sha256).hex())
 
     def issue_agent(self, csr_pem: str, agent_id: str) -> IssuedCertificate:
         """Signs an agent's key. Only the key is taken from the request; the name is ours to give.

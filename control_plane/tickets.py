@@ -4,6 +4,9 @@ A site's agent gets tickets for machines of its own site only, a ramdisk only th
 installed, while a step that is to bring it is under way.
 """
 
+import hashlib
+import hmac
+import re
 from typing import NamedTuple
 
 from control_plane.boot_settings import boot_settings
@@ -17,6 +20,7 @@ from control_plane.sessions import supersede_agents_of
 from control_plane.store import Transaction
 from protocol.boot_ticket import BootTicket, to_json
 from protocol.frames import Ticket, TicketRequest
+from protocol.image_admission import CHECKSUM
 from protocol.join_token import JoinToken
 from protocol.machine_facts import marks_of
 from protocol.secret import Secret
@@ -26,6 +30,8 @@ __all__ = ["Issuer", "answer_request", "last_refusal", "mint"]
 RAMDISK_LIFE_MS = 3_600_000
 DAEMON_LIFE_MS = 86_400_000
 """The installed system may be started long after it was written."""
+_ADMISSION_DIGITS = 40
+"""160 bits, in hexadecimal."""
 _FRESH_SHARE = 3
 """A ticket at hand is renewed once less than this part (a third) of its life is left."""
 
@@ -35,6 +41,8 @@ class Issuer(NamedTuple):
 
     ca_sha256: str
     agent_url: str
+    image_key: Secret = Secret("")
+    """Of which the admissions to images are made. It is the same in every worker, and after each start."""
 
 
 def answer_request(tx: Transaction, session: SessionRow, asked: TicketRequest, issuer: Issuer) -> Ticket:
@@ -51,6 +59,8 @@ def answer_request(tx: Transaction, session: SessionRow, asked: TicketRequest, i
     node = None if node_id is None else _servable(tx, agent, node_id, asked.purpose)
     if node is None:
         return Ticket(id=asked.id, refusal=_no_such_machine(agent, asked))
+    if asked.purpose == "image":
+        return _admission(node.id, asked, issuer.image_key)
     if asked.purpose == "daemon" and not daemon_ticket_wanted(tx, node.id):
         return Ticket(
             id=asked.id, node_id=node.id, refusal="no step of the machine's workflow is to bring it a daemon's ticket"
@@ -99,7 +109,7 @@ def mint(tx: Transaction, node: NodeRow, role: str, issuer: Issuer, *, by: str) 
 def _meant(tx: Transaction, agent: AgentRow, asked: TicketRequest) -> str | None:
     if asked.node_id:
         return asked.node_id
-    if asked.purpose == "daemon":
+    if asked.purpose != "ramdisk":
         return agent.node_id
     return find_machine(tx, asked.among, marks_of(asked.machine)) if asked.machine is not None else None
 
@@ -113,13 +123,23 @@ def _servable(tx: Transaction, agent: AgentRow, node_id: str, purpose: str) -> N
     )
     if node is None:
         return None
-    if purpose == "daemon":
-        return node if agent.role == "ramdisk" and agent.node_id == node.id else None
+    is_own = agent.role == "ramdisk" and agent.node_id == node.id
+    if purpose == "daemon" or (purpose == "image" and is_own):
+        return node if is_own else None
     site = tx.one("SELECT agent_id FROM sites WHERE id = :id", {"id": node.site_id})
     return node if agent.role == "site" and site is not None and site[0] == agent.id else None
 
 
+def _admission(node_id: str, asked: TicketRequest, key: Secret) -> Ticket:
+    if not re.fullmatch(CHECKSUM, asked.checksum):
+        return Ticket(id=asked.id, node_id=node_id, refusal="this is no checksum of an image")
+    made = hmac.digest(bytes.fromhex(key.reveal()), f"image {node_id} {asked.checksum}".encode(), hashlib.sha256)
+    return Ticket(id=asked.id, node_id=node_id, ticket=made.hex()[:_ADMISSION_DIGITS])
+
+
 def _no_such_machine(agent: AgentRow, asked: TicketRequest) -> str:
+    if asked.purpose == "image":
+        return "images are for the machine's own ramdisk and its site's agent alone"
     if asked.purpose == "daemon":
         return "a daemon's ticket is for the machine's own ramdisk alone"
     if agent.role != "site":

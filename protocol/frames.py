@@ -185,14 +185,16 @@ class Observation(_Frame, frozen=True, kw_only=True, tag="observation"):
 
 class TicketRequest(_Frame, frozen=True, kw_only=True, tag="ticketRequest"):
     """A boot ticket is wanted: by a site's agent for a machine of its site, or by a ramdisk for the system that it
-    has installed."""
+    has installed. Or, by either, what admits the machine to an image at its site (`protocol.image_admission`)."""
 
     id: str
     """Comes back in the answer."""
     node_id: str = ""
-    """Empty: the machine of `machine`, where it is one of `among`."""
-    purpose: Literal["ramdisk", "daemon"] = "ramdisk"
-    """The role to join as."""
+    """Empty: the machine of `machine`, where it is one of `among`; of a ramdisk its own."""
+    purpose: Literal["ramdisk", "daemon", "image"] = "ramdisk"
+    """The role to join as; or image."""
+    checksum: str = ""
+    """The image's."""
     holds: str = ""
     """The id of the join token of a ticket that is at hand. It is kept where it is still good."""
     machine: MachineFacts | None = None
@@ -278,7 +280,8 @@ class Ticket(_Frame, frozen=True, kw_only=True, tag="ticket"):
     id: str
     node_id: str = ""
     ticket: str | None = None
-    """The ticket's JSON, see `protocol.boot_ticket`. Null: the one at hand is still good, or there is none."""
+    """The ticket's JSON, see `protocol.boot_ticket`. Null: the one at hand is still good, or there is none. For an
+    image: what admits to it."""
     refusal: str | None = None
     """Why there is none."""
     joined: bool = False

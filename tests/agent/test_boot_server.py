@@ -188,6 +188,36 @@ async def test_a_machine_that_starts_again_from_its_medium_finds_a_new_ticket(
     assert second.token != first.token
 
 
+@pytest.mark.case("B52")
+async def test_a_medium_for_one_start_is_gone_once_the_machine_has_joined(
+    site: BootSite, client: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Firmware shows the address of UEFI HTTP boot on the console, and leaves it where the next system reads it."""
+    monkeypatch.setattr(boot_media, "QUIET_SECONDS", 0.0)
+    url = await site.server.offer_medium(NODE, "http", once=True)
+    first = await ticket_in(client, url)
+    assert first is not None
+    site.giver.use(first)
+    assert (await fetched(client, url))[0] == 404
+    given = len(site.giver.given)
+    assert (await fetched(client, url, Range=part(0, 100)))[0] == 404
+    assert len(site.giver.given) == given, "it is not asked about any more"
+
+
+async def test_a_medium_for_one_start_is_given_again_where_that_start_came_to_nothing(
+    site: BootSite, client: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boot_media, "QUIET_SECONDS", 0.0)
+    url = await site.server.offer_medium(NODE, "http", once=True)
+    first = await ticket_in(client, url)
+    assert first is not None
+    assert await ticket_in(client, url) == first
+    site.giver.stale.add(JoinToken.parse(first.token.reveal()).id)
+    second = await ticket_in(client, url)
+    assert second is not None
+    assert second.token != first.token
+
+
 async def test_the_medium_has_another_etag_with_another_ticket(
     site: BootSite, client: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +256,20 @@ async def test_a_path_outlives_the_agent_and_its_ticket_is_asked_for_anew(
         ticket = await ticket_in(client, url)
         assert ticket is not None
         assert ticket.token == again.giver.given[0].token
+    finally:
+        await again.server.aclose()
+
+
+@pytest.mark.parametrize("used", [False, True])
+async def test_a_started_agent_knows_whether_the_start_that_a_medium_was_for_has_been(
+    site: BootSite, client: aiohttp.ClientSession, used: bool
+) -> None:
+    url = await site.server.offer_medium(NODE, "http", once=True)
+    if used:
+        site.giver.use(site.giver.given[0])
+    again = await site.restarted(url)
+    try:
+        assert (await fetched(client, url))[0] == (404 if used else 200)
     finally:
         await again.server.aclose()
 

@@ -11,11 +11,14 @@ from agent.config import BootSection, Config
 from agent.image_offer import ImageOffer
 from protocol.commands import CommandKind, payload_faults
 from protocol.errors import ErrorCode, OperationError
+from protocol.image_admission import admitted
 from protocol.operations import Repeat
 from tests.agent.boot_site import BootSite, TicketGiver
 from tests.agent.image_origin import Origin
 from tests.agent.rig import FakeClock
 from tests.agent.test_image_cache import DIGEST, IMAGE
+
+CHECKSUM = DIGEST.removeprefix("sha256-")
 
 
 @pytest.fixture
@@ -31,18 +34,57 @@ def payload(url: str, **more: object) -> dict[str, object]:
 
 
 async def done(site: BootSite, asked: dict[str, object]) -> dict[str, object]:
-    offer = ImageOffer(site.server)
+    offer = ImageOffer(site.server, site.giver.tickets)
     assert payload_faults(CommandKind.SITE_OFFER_IMAGE, asked) == []
     assert offer.faults(asked) == []
     async with offer.turn(asked) as work:
         return (await work.run(30, lambda _message, _percent: None)).result
 
 
-async def test_it_answers_with_the_address_at_the_site(site: BootSite) -> None:
+async def test_it_answers_with_the_address_at_the_site_without_what_admits_to_it(site: BootSite) -> None:
     async with Origin(IMAGE) as origin:
-        result = await done(site, payload(origin.url, sha256=DIGEST.removeprefix("sha256-").upper()))
+        result = await done(site, payload(origin.url, sha256=CHECKSUM.upper()))
+    admission, address = site.giver.admission(CHECKSUM), str(result["url"])
+    assert admission not in address
+    async with aiohttp.ClientSession() as client:
+        async with client.get(admitted(address, admission)) as answer:
+            assert await answer.read() == IMAGE
+        async with client.get(admitted(address, "0" * 40)) as answer:
+            assert answer.status == 404
+
+
+async def test_the_word_itself_admits_to_nothing_and_an_older_ramdisk_is_told_why(site: BootSite) -> None:
+    async with Origin(IMAGE) as origin:
+        result = await done(site, payload(origin.url, sha256=CHECKSUM))
     async with aiohttp.ClientSession() as client, client.get(str(result["url"])) as answer:
-        assert await answer.read() == IMAGE
+        assert answer.status == 409
+        assert "this ramdisk is older than the site's agent" in await answer.text()
+
+
+async def test_the_address_is_good_after_a_restart_of_the_agent_and_the_same_when_it_is_asked_for_again(
+    site: BootSite,
+) -> None:
+    async with Origin(IMAGE) as origin:
+        wanted = payload(origin.url, sha256=CHECKSUM)
+        first = str((await done(site, wanted))["url"])
+        again = await site.restarted(first)
+        try:
+            async with (
+                aiohttp.ClientSession() as client,
+                client.get(admitted(first, site.giver.admission(CHECKSUM))) as answer,
+            ):
+                assert await answer.read() == IMAGE
+            assert (await done(again, wanted))["url"] == first
+        finally:
+            await again.server.aclose()
+
+
+async def test_without_the_control_plane_s_word_nothing_is_offered(site: BootSite) -> None:
+    site.giver.refusal = "this agent's site has no such machine"
+    async with Origin(IMAGE) as origin:
+        with pytest.raises(OperationError, match="gives no admission to the image: this agent's site has no such"):
+            await done(site, payload(origin.url, sha256=CHECKSUM))
+    assert origin.asked == []
 
 
 async def test_an_image_without_a_checksum_is_not_kept(site: BootSite) -> None:
@@ -56,11 +98,11 @@ async def test_an_image_without_a_checksum_is_not_kept(site: BootSite) -> None:
 async def test_the_origins_refusal_is_the_commands(site: BootSite) -> None:
     async with Origin(IMAGE, statuses=[404]) as origin:
         with pytest.raises(OperationError, match="origin answers 404"):
-            await done(site, payload(origin.url, sha256=DIGEST.removeprefix("sha256-")))
+            await done(site, payload(origin.url, sha256=CHECKSUM))
 
 
 async def test_every_fault_of_it_is_told_before_it_begins(site: BootSite) -> None:
-    offer = ImageOffer(site.server)
+    offer = ImageOffer(site.server, site.giver.tickets)
     faults = offer.faults({"url": 7, "sha256": "x"})
     assert [issue.path.removeprefix("payload.") for issue in faults] == ["url", "name", "targetNodeId", "sha256"]
     assert [str(issue) for issue in offer.faults(payload("file:///etc/passwd"))] == [
@@ -76,9 +118,9 @@ async def test_the_hosts_own_services_are_not_fetched_from_unless_the_site_says_
     config = Config(state_dir=str(tmp_path), boot=BootSection(listen="127.0.0.1:0"))
     server = site_boot_server(config, FakeClock(), TicketGiver().tickets)
     async with Origin(IMAGE) as origin:
-        asked = payload(origin.url, sha256=DIGEST.removeprefix("sha256-"))
+        asked = payload(origin.url, sha256=CHECKSUM)
         with pytest.raises(OperationError, match=r'\[images\] allow = \["127\.0\.0\.1"\]') as failure:
-            async with ImageOffer(server).turn(asked) as work:
+            async with ImageOffer(server, TicketGiver().tickets).turn(asked) as work:
                 await work.run(30, lambda _message, _percent: None)
     await server.aclose()
     assert failure.value.code is ErrorCode.INVALID_ARGUMENT

@@ -8,6 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from agent import boot_media
 from agent.bmcs import BmcMemory, Bmcs
 from agent.ramdisk_boot import RamdiskBoot
 from agent.vault import Vault, VaultKey
@@ -17,6 +18,7 @@ from protocol.errors import OperationError
 from protocol.secret import Secret
 from simulators.login import DEFAULT_PASSWORD
 from simulators.redfish import RedfishServer
+from simulators.redfish.faults import FaultRule
 from tests.agent.boot_site import BootSite
 
 NODE = "node_1"
@@ -115,8 +117,27 @@ async def test_uefi_http_boot_gets_an_address_of_its_own(rig: Rig) -> None:
     address = order.body["Boot"]["HttpBootUri"]
     assert await status_of(address) == 200
     assert (await rig.done("boot.getBoot"))["httpBootUri"] == RAMDISK_IMAGE
-    await rig.done("boot.setBootDevice", device="disk")
+    result = await rig.done("boot.setBootDevice", device="disk")
+    assert result["httpBootUri"] == RAMDISK_IMAGE, "the BMC still shows it"
     assert await status_of(address) == 404
+
+
+@pytest.mark.parametrize(("persistent", "status"), [(False, 404), (True, 200)])
+async def test_the_address_of_uefi_http_boot_is_good_for_as_many_starts_as_its_override(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, persistent: bool, status: int
+) -> None:
+    monkeypatch.setattr(boot_media, "QUIET_SECONDS", 0.0)
+    await rig.done("boot.setBootDevice", device="uefiHttp", httpBootUri=RAMDISK_IMAGE, persistent=persistent)
+    (order,) = rig.bmc.journal.entries("PATCH", "*/Systems/*")
+    rig.site.giver.use(rig.site.giver.given[0])
+    async with aiohttp.ClientSession() as client, client.get(order.body["Boot"]["HttpBootUri"]) as answer:
+        assert answer.status == status
+
+
+async def test_an_address_of_uefi_http_boot_shows_another_machine_nothing(rig: Rig) -> None:
+    await rig.done("boot.setBootDevice", device="uefiHttp", httpBootUri=RAMDISK_IMAGE)
+    shown = (await rig.done("boot.getBoot", "node_2"))["httpBootUri"]
+    assert shown.endswith("/***/ramdisk.iso")
 
 
 async def test_a_machine_that_is_to_start_over_the_network_gets_a_script(rig: Rig) -> None:
@@ -141,6 +162,34 @@ async def test_after_a_crash_the_machine_shows_whether_its_medium_is_inserted(ri
     assert ending.outcome is Outcome.SUCCEEDED
     assert ending.result is not None
     assert ending.result["image"] == RAMDISK_IMAGE
+
+
+@pytest.mark.parametrize(
+    ("operation", "argument"), [("boot.setBootDevice", "httpBootUri"), ("virtual-media.insertMedia", "image")]
+)
+async def test_a_bmc_that_repeats_the_address_in_its_refusal_tells_it_to_nobody(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, operation: str, argument: str
+) -> None:
+    addresses: list[str] = []
+    offer = rig.site.server.offer_medium
+
+    async def offered(*args: Any, **options: Any) -> str:
+        addresses.append(await offer(*args, **options))
+        words = f"The value '{addresses[0]}' for the property {argument} is not valid."
+        info = {"MessageId": "Base.1.8.PropertyValueFormatError", "Message": words, "Resolution": words}
+        body = {"error": {"code": "Base.1.8.GeneralError", "message": words, "@Message.ExtendedInfo": [info]}}
+        rig.bmc.faults.add(FaultRule(method="PATCH,POST", status=400, body=body))
+        return addresses[0]
+
+    monkeypatch.setattr(rig.site.server, "offer_medium", offered)
+    more = {"device": "uefiHttp"} if argument == "httpBootUri" else {}
+    with pytest.raises(OperationError, match="is not valid") as failure:
+        await rig.done(operation, **{argument: RAMDISK_IMAGE}, **more)
+    (address,) = addresses
+    error = failure.value
+    told = f"{error} {error.message} {error.details} {error.bmc}"
+    assert "/***/ramdisk.iso" in told
+    assert address.split("/")[3] not in told
 
 
 async def test_a_refused_ticket_fails_the_insertion_before_the_bmc_is_asked(rig: Rig) -> None:

@@ -182,6 +182,46 @@ def _everything(tx: Transaction) -> list[object]:
     return [tx.all(f"SELECT * FROM {table}") for table in ("join_tokens", "events", "audit", "commands", "agents")]
 
 
+async def test_the_site_and_the_machines_ramdisk_are_told_the_same_admission_and_nobody_else_is(lab: Lab) -> None:
+    ramdisk = await lab.boot(await lab.ticket(), "boot-a")
+    wanted = {"purpose": "image", "checksum": "ab" * 32}
+    told = await ask(lab.agents[0], node_id=lab.node_id, **wanted)
+    assert told.ticket is not None
+    assert len(told.ticket) == 40
+    assert (await ask(ramdisk, **wanted)).ticket == told.ticket
+    for other in (await ask(ramdisk, node_id=lab.other_id, **wanted), await ask(lab.agents[0], **wanted)):
+        assert other.ticket is None
+        assert other.refusal == "images are for the machine's own ramdisk and its site's agent alone"
+    assert (await ask(lab.agents[0], node_id=lab.other_id, **wanted)).ticket is None
+    # It lies nowhere.
+    assert told.ticket not in str(await lab.store.read(_everything))
+
+
+async def test_an_admission_is_for_one_image(lab: Lab) -> None:
+    told = {
+        (await ask(lab.agents[0], node_id=lab.node_id, purpose="image", checksum=checksum)).ticket
+        for checksum in ("ab" * 32, "cd" * 32, "ab" * 64)
+    }
+    assert len(told) == 3
+    answer = await ask(lab.agents[0], node_id=lab.node_id, purpose="image", checksum="../etc")
+    assert (answer.ticket, answer.refusal) == (None, "this is no checksum of an image")
+
+
+async def test_an_admission_is_the_same_in_every_worker_and_after_a_restart(lab: Lab) -> None:
+    wanted = {"node_id": lab.node_id, "purpose": "image", "checksum": "ab" * 32}
+    before = await ask(lab.agents[0], **wanted)
+    other = Gateway(lab.store, Authority.open(lab.folder / "ca"), worker="w2")
+    await other.start()
+    try:
+        agent = lab.agents[0]
+        agent.port = other.port
+        assert isinstance(await agent.connect(), Welcome)
+        assert (await ask(agent, **wanted)).ticket == before.ticket
+        await agent.__aexit__(None, None, None)
+    finally:
+        await other.stop()
+
+
 async def test_a_ticket_at_hand_is_kept_until_it_is_used(lab: Lab) -> None:
     ticket = await lab.ticket()
     holds = JoinToken.parse(ticket.token.reveal()).id

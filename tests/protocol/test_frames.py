@@ -59,6 +59,7 @@ FROM_AGENT: list[AgentFrame] = [
     Finished(id="cmd_1", ending=Ending(Outcome.SUCCEEDED, {"state": "on"})),
     Finished(id="cmd_1", ending=Ending(Outcome.FAILED, error=Failure("BUSY", "not now", True))),
     TicketRequest(id="1", node_id="node_1", holds="jtk_1"),
+    TicketRequest(id="3", purpose="image", checksum="ab" * 32),
     TicketRequest(id="2", machine=MachineFacts(macs=["b8:2a:72:dd:a0:01"]), among=["node_1"]),
     Observation(
         nodes=[NodeState(node_id="node_1", power="on", health="ok", raw="On", age_ms=7), NodeState(node_id="n")]

@@ -18,6 +18,7 @@ from protocol.boot_ticket import TICKET_NAME, BootTicket, from_json, to_json
 from protocol.commands import Outcome
 from protocol.frames import AgentFrame, Command, Finished, Hello, Started, Ticket, TicketRequest
 from protocol.ids import new_id
+from protocol.image_admission import ADMISSION
 from protocol.join_token import JoinToken
 from protocol.secret import Secret
 from ramdisk.service import daemon_files
@@ -216,3 +217,38 @@ async def test_the_installed_systems_agent_goes_the_way_to_the_control_plane_tha
     assert written.token == daemon.token
     assert [(request.node_id, request.purpose) for request in said] == [("node_1", "daemon")]
     assert learnt == [daemon.token.reveal()]
+
+
+async def test_what_admits_to_an_image_comes_over_the_link_and_is_in_no_command_ending_or_journal(
+    ramdisk: Ramdisk, plane: ControlPlane
+) -> None:
+    await ramdisk.start()
+    image = {"url": f"http://127.0.0.1:9/images/{ADMISSION}/{'ab' * 32}/debian.raw", "sha256": "ab" * 32}
+    command = Command(
+        id=new_id("cmd"),
+        kind="driver.invoke",
+        payload={
+            "driver": "linux",
+            "concern": "deploy",
+            "operation": "writeImage",
+            "args": {"image": image, "rootDevice": {"serial": "of no disk at all"}},
+            "targetNodeId": "node_1",
+        },
+        remaining_ms=60_000,
+    )
+    await plane.tell(command)
+    asked = cast(TicketRequest, await plane.next(TicketRequest))
+    assert (asked.purpose, asked.checksum) == ("image", "ab" * 32)
+    assert ADMISSION.encode() in kept(ramdisk)
+    admission = "0123456789" * 4
+    await plane.tell(Ticket(id=asked.id, node_id="node_1", ticket=admission))
+    finished = await ending_of(plane, command)
+    assert finished.ending.error is not None
+    assert admission not in str(finished)
+    await ramdisk.end(signal.SIGTERM)
+    assert admission.encode() not in kept(ramdisk) + ramdisk.log
+
+
+def kept(ramdisk: Ramdisk) -> bytes:
+    """All that lies in its folder: the journal and its log among it."""
+    return b"".join(file.read_bytes() for file in ramdisk.folder.rglob("*") if file.is_file())
