@@ -68,13 +68,20 @@ async def eject_ramdisk(context: StepContext, arguments: BootRamdisk) -> dict[st
     if arguments.method == "virtualMedia":
         await machine.site("virtual-media.ejectMedia", {"device": arguments.device}, key="eject")
     try:
-        # Nobody else's override is taken away, such as a lasting one to the disk.
         boot = await machine.site("boot.getBoot", {}, key="boot")
-        if boot.get("enabled") != "disabled" and boot.get("target") == _target(arguments):
+        if _is_to_be_taken_back(boot, arguments):
             await machine.site("boot.setBootDevice", {"device": "none"}, key="override")
     except DriverError as error:
         notes.append(f"the boot override could not be taken back: {error.message}")
     return {"switchedOff": switched_off, "notes": notes}
+
+
+def _is_to_be_taken_back(boot: dict[str, object], arguments: BootRamdisk) -> bool:
+    """Nobody else's override is, such as a lasting one to the disk. Where there is none any more, the site may still
+    hold ready what the machine has not fetched, or has not joined with: that ends with the override."""
+    if boot.get("enabled") == "disabled":
+        return arguments.method != "virtualMedia"
+    return boot.get("target") == _target(arguments)
 
 
 async def _runs_ramdisk(machine: Machine) -> bool:

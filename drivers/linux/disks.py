@@ -23,7 +23,7 @@ _BOOT_MEDIUM, _REMOVABLE, _EMPTY = "is the medium that this machine was started 
 _LABELLED = (
     f"carries the label of a boot medium ({BOOT_MEDIUM_LABEL}): if it is none, clear its first MiB by a script"
 )
-_BUILT_IN = ("nvme", "sata", "sas")
+_BUILT_IN = ("nvme", "sata", "sas", "nvdimm")
 """What is attached this way was not put in for a start. Whoever had the machine can have written our label there, and
 a release must not pass by it."""
 NEVER_MEANT = frozenset({_BOOT_MEDIUM, _REMOVABLE, _EMPTY})
@@ -242,6 +242,9 @@ def _transport(host: Host, name: str) -> str | None:
         return "mmc"
     if name.startswith("md"):
         return "md"
+    if name.startswith("pmem"):
+        # The medium of UEFI HTTP boot looks like one, but has no module (ACPI 6.5, 5.2.25.2: virtual CD).
+        return "nvdimm" if host.number("block", name, "device", "..", "mappings") else None
     parts = Path(os.path.realpath(host.sys / "block" / name)).parts
     if any(part.startswith("usb") and part[3:].isdecimal() for part in parts):
         return "usb"

@@ -56,7 +56,7 @@ async def test_by_the_network_no_medium_is_needed(sqlite_metal: MetalRig, method
     assert workflow.state.value == "succeeded"
     assert not any("virtual-media" in act for act in sqlite_metal.acts)
     address = {"httpBootUri": "rackwright:ramdisk"} if method == "uefiHttp" else {}
-    assert seen == [{"device": method, "mode": "uefi", **address}]
+    assert seen == [{"device": method, "mode": "uefi", **address}, {"device": "none"}]
 
 
 async def test_the_profiles_drivers_serve_it_and_the_target_is_the_nodes_own(sqlite_metal: MetalRig) -> None:
@@ -312,6 +312,17 @@ async def test_an_override_that_was_not_used_is_taken_back_and_anybody_elses_is_
     await sqlite_metal.recover()
     await sqlite_metal.finish(await begin(sqlite_metal, retries=0))
     assert "site: boot.setBootDevice none" not in sqlite_metal.acts
+
+
+@pytest.mark.parametrize(("method", "ended"), [("uefiHttp", True), ("pxe", True), ("virtualMedia", False)])
+async def test_what_the_site_holds_ready_over_the_network_ends_with_the_workflow_also_where_its_override_was_used_up(
+    sqlite_metal: MetalRig, method: str, ended: bool
+) -> None:
+    """Else a machine whose ramdisk never came could start it long after, when nobody expects it."""
+    sqlite_metal.boots_to = lambda: None
+    await sqlite_metal.finish(await begin(sqlite_metal, retries=0, timeout="10m", **{"with": {"method": method}}))
+    assert sqlite_metal.override is None
+    assert ("site: boot.setBootDevice none" in sqlite_metal.acts) is ended
 
 
 async def test_nothing_is_tidied_up_where_nothing_was_started(sqlite_metal: MetalRig) -> None:

@@ -124,6 +124,29 @@ def test_our_own_boot_medium_is_never_a_target_also_as_a_stick(machine: Machine)
     assert not found.in_the_way
 
 
+def put_in_memory(machine: Machine, *, modules: int) -> Disk:
+    """A disk in memory with our label, as a virtual machine shows it after UEFI HTTP boot, where `modules` is 0."""
+    region = "LNXSYSTM:00/LNXSYBUS:00/ACPI0012:00/ndbus0/region0"
+    put_label(machine.add_disk("pmem0", 4 << 20, device=f"{region}/namespace0.0"))
+    machine.write(f"devices/{region}/mappings", str(modules))
+    device = machine.host.sys / "devices" / region / "namespace0.0"
+    (device / "block" / "pmem0" / "device").symlink_to(device)
+    return machine.disk("pmem0")
+
+
+def test_the_medium_that_firmware_has_fetched_into_memory_is_never_a_target(machine: Machine) -> None:
+    found = put_in_memory(machine, modules=0)
+    assert found.unsuitable == "is the medium that this machine was started from"
+    assert not found.in_the_way
+
+
+def test_memory_that_keeps_what_is_in_it_is_built_in_and_not_passed_by_for_our_label(machine: Machine) -> None:
+    found = put_in_memory(machine, modules=2)
+    assert found.transport == "nvdimm"
+    assert "carries the label of a boot medium" in (found.unsuitable or "")
+    assert found.in_the_way
+
+
 @pytest.mark.parametrize(
     "device", ["pci0000:00/ata1/host0/target0:0:0/0:0:0:0", "pci0000:40/0000:41:00.0/nvme/nvme0"]
 )
