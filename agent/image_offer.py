@@ -75,9 +75,13 @@ class ImageOffer:
                     "an image without a checksum is not kept at the site: nobody could tell whether it is still the "
                     "same. Name its sha256 or sha512",
                 )
+            left = max(1.0, timeout - _ANSWER_IN_SECONDS)
             try:
-                async with asyncio.timeout(max(1.0, timeout - _ANSWER_IN_SECONDS)):
-                    admission = await self._tickets.admission(wanted.target_node_id, digest.partition("-")[2])
+                async with asyncio.timeout(left):
+                    # The control plane's silence is told before it looks like the origin's.
+                    admission = await self._tickets.admission(
+                        wanted.target_node_id, digest.partition("-")[2], patience=left / 2
+                    )
                     token = admission.reveal()
                     url = await self._server.offer_image(
                         wanted.target_node_id, digest, wanted.name, wanted.url, token=token

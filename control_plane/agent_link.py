@@ -324,8 +324,9 @@ class AgentLink:
         self._wake_sender()
 
     async def _give_ticket(self, frame: TicketRequest) -> None:
-        issuer = Issuer(self._authority.sha256, self.agent_url, self._authority.image_key)
-        self.post(await self._store.write(answer_request, self.session, frame, issuer))
+        issuer = Issuer(self._authority.sha256, self.agent_url)
+        image_key = self._authority.image_key
+        self.post(await self._store.write(answer_request, self.session, frame, issuer, image_key))
 
     async def _renew(self, frame: CertificateRequest) -> None:
         try:

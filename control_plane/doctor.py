@@ -167,12 +167,7 @@ def _failed_nodes(tx: Transaction, asked: _Asked) -> Iterator[Finding]:
             tenant_id=tenant_id,
             subject=f"node/{node_id}",
             message=f"{name!r} failed to {verb} {span_words(asked.now - since)} ago{why}",
-            hint=(
-                f"mend the cause, then release it again (rackwright nodes release {name}): data may be left on it"
-                if residue == Residue.ERASING
-                else f"mend the cause, then begin anew (rackwright nodes {_again(verb)} {name}), "
-                f"or take it back (rackwright nodes recover {name})"
-            ),
+            hint=f"mend the cause, then {_ways_out(name, verb, residue)}",
         )
 
 
@@ -341,6 +336,15 @@ _CHECKS: tuple[Callable[[Transaction, _Asked], Iterator[Finding]], ...] = (
     _unserved_sites,
     _failed,
 )
+
+
+def _ways_out(name: str, verb: str | None, residue: str | None) -> str:
+    recover = f"rackwright nodes recover {name}"
+    if residue == Residue.ERASING:
+        return f"release it again (rackwright nodes release {name}): data may be left on it"
+    if verb == "recover":
+        return f"recover it again ({recover}), or say that it is in service ({recover} --as-it-is)"
+    return f"begin anew (rackwright nodes {_again(verb)} {name}), or take it back ({recover})"
 
 
 def _again(verb: str | None) -> str:

@@ -41,11 +41,11 @@ class Issuer(NamedTuple):
 
     ca_sha256: str
     agent_url: str
-    image_key: Secret = Secret("")
-    """Of which the admissions to images are made. It is the same in every worker, and after each start."""
 
 
-def answer_request(tx: Transaction, session: SessionRow, asked: TicketRequest, issuer: Issuer) -> Ticket:
+def answer_request(
+    tx: Transaction, session: SessionRow, asked: TicketRequest, issuer: Issuer, image_key: Secret
+) -> Ticket:
     """The answer to an agent's request over its present connection."""
     agent = tx.one(
         f"SELECT {columns(AgentRow)} FROM agents WHERE id = :id AND session_id = :session AND revoked_at IS NULL "
@@ -60,7 +60,7 @@ def answer_request(tx: Transaction, session: SessionRow, asked: TicketRequest, i
     if node is None:
         return Ticket(id=asked.id, refusal=_no_such_machine(agent, asked))
     if asked.purpose == "image":
-        return _admission(node.id, asked, issuer.image_key)
+        return _admission(node.id, asked, image_key)
     if asked.purpose == "daemon" and not daemon_ticket_wanted(tx, node.id):
         return Ticket(
             id=asked.id, node_id=node.id, refusal="no step of the machine's workflow is to bring it a daemon's ticket"

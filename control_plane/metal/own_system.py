@@ -18,10 +18,13 @@ class OwnSystem(NamedTuple):
     has_come: bool
     """It has connected from such a boot, and may be away again."""
     ramdisk_is_last: bool
-    """The machine was started with its ramdisk, and nobody has heard of its own system since."""
+    """The machine was started with its ramdisk since it was brought into service, and nobody has heard of its own
+    system after that."""
 
 
-def own_system(tx: Transaction, node_id: str) -> OwnSystem:
+def own_system(tx: Transaction, node_id: str, deployed_at: int = 0) -> OwnSystem:
+    """`deployed_at`: when the node was last brought into service. Of a system without an agent, the ramdisk that has
+    installed it was heard of last for ever; it is not what the machine was left in."""
     rows = tx.all(
         """
         SELECT sessions.role, sessions.boot_id, sessions.connected_at,
@@ -39,4 +42,6 @@ def own_system(tx: Transaction, node_id: str) -> OwnSystem:
         for role, boot_id, _, is_open in rows
         if role == "daemon" and (ramdisk_at is None or first_seen[boot_id] > ramdisk_at)
     ]
-    return OwnSystem(is_there=any(later), has_come=bool(later), ramdisk_is_last=ramdisk_at is not None and not later)
+    runs_ramdisk = any(is_open for role, _, _, is_open in rows if role == "ramdisk")
+    started = ramdisk_at is not None and (runs_ramdisk or ramdisk_at >= deployed_at)
+    return OwnSystem(is_there=any(later), has_come=bool(later), ramdisk_is_last=started and not later)

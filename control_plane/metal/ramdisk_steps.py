@@ -12,6 +12,9 @@ from msgspec import Meta
 from control_plane.engine.context import DriverError, StepContext, StepFailed
 from control_plane.machine_joining import last_refusal
 from control_plane.metal.machine import Machine
+from control_plane.metal.own_system import own_system
+from control_plane.metal.rows import get_run
+from control_plane.metal.states import MetalVerb
 from control_plane.store import Transaction
 
 __all__ = ["RAMDISK_IMAGE", "BootRamdisk", "boot_ramdisk", "eject_ramdisk"]
@@ -86,7 +89,7 @@ def _is_to_be_taken_back(boot: dict[str, object], arguments: BootRamdisk) -> boo
 
 async def _runs_ramdisk(machine: Machine) -> bool:
     """Of a machine without a connected agent: whether its ramdisk has come up in this workflow, and nothing has told
-    it to go since."""
+    it to go since; in a recovery, whether it is what was heard of last."""
     agent, context = machine.seen.agent, machine.context
     if agent is not None:
         return agent.role == "ramdisk"
@@ -94,6 +97,9 @@ async def _runs_ramdisk(machine: Machine) -> bool:
 
 
 def _has_stayed(tx: Transaction, workflow_id: str, node_id: str) -> bool:
+    run = get_run(tx, workflow_id)
+    if run is not None and run.verb is MetalVerb.RECOVER:
+        return own_system(tx, node_id).ramdisk_is_last
     began = tx.one(
         """
         SELECT MIN(sessions.connected_at) FROM sessions JOIN agents ON agents.id = sessions.agent_id

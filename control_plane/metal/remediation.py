@@ -43,7 +43,8 @@ class Candidate(NamedTuple):
     """unknown where no agent watches the machine now."""
     power_since: int
     agent_gone_since: int | None
-    """When its daemon's last connection ended; None while it is connected, or where none ever was."""
+    """When its daemon's last connection ended; None while it is connected, or where it has had none since the machine
+    was brought into service: an operator may have said so of one whose agent was away, or that has none."""
     asked_off_at: int | None
     """When a command of ours last switched it off."""
     newly_asked: bool
@@ -169,7 +170,8 @@ def find_candidates(tx: Transaction) -> list[Candidate]:
                     AND agents.revoked_at IS NULL) AS connected_at,
             (SELECT MAX(sessions.disconnected_at) FROM agents JOIN sessions ON sessions.id = agents.session_id
                 WHERE agents.node_id = provisions.node_id AND sessions.role = 'daemon'
-                    AND agents.revoked_at IS NULL) AS gone_at,
+                    AND agents.revoked_at IS NULL
+                    AND sessions.disconnected_at >= COALESCE(provisions.deployed_at, 0)) AS gone_at,
             (SELECT MAX(runs.started_at) FROM provision_runs AS runs
                 WHERE runs.node_id = provisions.node_id AND runs.verb = 'remediate') AS last_at,
             (SELECT COUNT(*) FROM provision_runs AS runs WHERE runs.node_id = provisions.node_id

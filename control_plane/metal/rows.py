@@ -54,6 +54,8 @@ class ProvisionRow(msgspec.Struct, frozen=True, kw_only=True):
     profiles: dict[str, str] = {}
     remediate: bool = False
     asked_off_at: int | None = None
+    deployed_at: int | None = None
+    """When it was last brought into service; None where that is not known."""
     updated_at: int = 0
 
 

@@ -179,7 +179,8 @@ def _succeeded(tx: Transaction, node: NodeRow, row: ProvisionRow, verb: MetalVer
         store_provision(tx, node, row, replace(row, state=goal, origin=None, aborting=False))
     else:
         reached = replace(row, state=goal, base=goal, residue=None, cause=None, origin=None, aborting=False)
-        store_provision(tx, node, row, reached)
+        deployed_at = tx.now() if goal is ProvisionState.DEPLOYED else None
+        store_provision(tx, node, row, replace(reached, deployed_at=deployed_at))
     if verb is MetalVerb.RELEASE:
         # Whoever had the machine may have kept its agent's key.
         supersede_agents_of(tx, node.id, "daemon")

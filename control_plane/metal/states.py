@@ -162,7 +162,8 @@ class Outlook(NamedTuple):
     is_back: bool
     """The machine's own system is connected now, from a boot that was first seen after the ramdisk."""
     ramdisk_is_last: bool
-    """The machine was started with its ramdisk, and nobody has heard of its own system since."""
+    """The machine was started with its ramdisk since it was brought into service, and nobody has heard of its own
+    system after that."""
 
 
 def may_start(

@@ -199,7 +199,8 @@ def recover(
         data: dict[str, object] = {"nodeId": node.id, "name": node.name, "by": by}
         publish(tx, node.tenant_id, f"node/{node.id}", "node.asserted", data)
     if to in BASES:
-        recovered = replace(row, state=to, base=to, residue=None, cause=None, origin=None, aborting=False)
+        reached = replace(row, state=to, base=to, residue=None, cause=None, origin=None, aborting=False)
+        recovered = replace(reached, deployed_at=tx.now() if to is ProvisionState.DEPLOYED else None)
     else:
         recovered = replace(row, state=to, origin=None, aborting=False)
     return store_provision(tx, node, row, recovered)
@@ -309,7 +310,7 @@ def _look(tx: Transaction, row: ProvisionRow, workflow: WorkflowRow | None) -> O
     main = [step for step in steps if step.phase is Phase.MAIN]
     done = bool(main) and all(step.state in _DONE for step in main)
     missed = missed_erasure(row.verb, steps) or missed_return(tx, row.verb, row.node_id)
-    own = own_system(tx, row.node_id)
+    own = own_system(tx, row.node_id, row.deployed_at or 0)
     return Outlook(
         state=row.state,
         base=row.base,
@@ -336,7 +337,7 @@ def _bound_profile(tx: Transaction, tools: Tools, node: NodeRow, row: ProvisionR
         raise RequestError(
             RequestCode.INVALID_STATE,
             f"{wish.verb} runs the profile {name!r}, which is not there: store it (rackwright profiles create FILE), "
-            "or name another one",
+            f"or bind another one (rackwright nodes update {node.name} --profile {wish.verb}=NAME)",
         ) from error
 
 

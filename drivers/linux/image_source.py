@@ -15,6 +15,7 @@ from urllib.parse import urljoin, urlsplit
 
 from drivers.linux.words import gibibytes
 from protocol.errors import ErrorCode, OperationError
+from protocol.image_admission import ADMISSION
 
 __all__ = ["ImageChangedError", "ImageSource", "shown_address"]
 
@@ -29,8 +30,9 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 15.0
 _MOST_SAID = 400
 """Bytes of a refusal's text."""
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
-_ADMITTANCE = re.compile(r"(?<=/images/)[0-9a-f]{40}(?=/[0-9a-f]{64})")
-"""What admits to an image of a site's boot server. The checksum behind it tells images apart."""
+_ADMITTANCE = re.compile(rf"(?<=/images/)(?:[0-9a-f]{{40}}|{ADMISSION})(?=/[0-9a-f]{{64}})")
+"""What admits to an image of a site's boot server, or the word for it: a command has the word, and the record of what
+was written to a disk was made with the admission. The checksum behind it tells images apart."""
 
 
 class ImageChangedError(Exception):

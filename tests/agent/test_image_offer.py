@@ -87,6 +87,16 @@ async def test_without_the_control_plane_s_word_nothing_is_offered(site: BootSit
     assert origin.asked == []
 
 
+async def test_a_control_plane_that_does_not_answer_is_not_blamed_on_the_origin_however_little_time_is_left(
+    site: BootSite,
+) -> None:
+    site.giver.away = True
+    with pytest.raises(OperationError, match="the control plane gave no admission to the image") as failure:
+        async with ImageOffer(site.server, site.giver.tickets).turn(payload("http://x/a", sha256=CHECKSUM)) as work:
+            await work.run(1, lambda _message, _percent: None)
+    assert failure.value.code is ErrorCode.UNREACHABLE
+
+
 async def test_an_image_without_a_checksum_is_not_kept(site: BootSite) -> None:
     async with Origin(IMAGE) as origin:
         with pytest.raises(OperationError, match="Name its sha256 or sha512") as failure:

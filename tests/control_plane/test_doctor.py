@@ -191,6 +191,11 @@ async def test_a_node_that_has_failed_is_told_with_its_cause_and_the_ways_out(se
     assert "failed to deploy 3 min ago: boot (metal.bootRamdisk): the slot is empty" in found.message
     assert "rackwright nodes recover" in found.hint
     assert await of_kind(served, "metal-failed", "umbrella") == []
+    await served.store.write(_put_provision, served, "failed", {"verb": MetalVerb.RECOVER, "cause": cause})
+    (found,) = await of_kind(served, "metal-failed")
+    assert "failed to recover" in found.message
+    assert found.hint.count("rackwright nodes recover") == 2
+    assert found.hint.endswith("--as-it-is)"), "the same twice is no choice"
     half_erased = {"verb": MetalVerb.RESCUE, "cause": cause, "residue": Residue.ERASING}
     await served.store.write(_put_provision, served, "failed", half_erased)
     (found,) = await of_kind(served, "metal-failed")

@@ -9,7 +9,7 @@ from control_plane.metal.verbs import is_moved
 from control_plane.store import Transaction
 from protocol.errors import RequestCode, RequestError
 from tests.control_plane.engine.rig import power
-from tests.control_plane.metal.metal_rig import BOOT, ERASE, MetalRig, bound, refused
+from tests.control_plane.metal.metal_rig import BOOT, ERASE, IMAGE, MetalRig, bound, refused
 
 
 async def rescued(metal: MetalRig) -> MetalRig:
@@ -131,6 +131,45 @@ async def test_a_system_without_an_agent_is_taken_at_the_operators_word_which_is
     assert await metal.recover(as_it_is=True) == "deployed"
     (told,) = await metal.rig.store.read(_asserted, metal.rig.node_id)
     assert (told["nodeId"], told["by"]) == (metal.rig.node_id, "test")
+
+
+async def test_a_system_without_an_agent_is_not_reset_for_the_ramdisk_that_had_deployed_it(metal: MetalRig) -> None:
+    await bound(metal)
+    write = {"id": "write", "use": "metal.writeImage", "with": {"image": IMAGE, "viaSite": False}}
+    await metal.define("deploy", {**BOOT, "with": {"keepRunning": True}}, write)
+    await metal.force("available", base="available")
+    await metal.do("deploy")
+    assert await metal.state() == "deployed"
+    # Its own system starts, of which nobody hears.
+    await metal.rig.machine.off()
+    metal.first = lambda what, row: refused() if what == "power.getPower" else None
+    for _ in range(2):
+        metal.rig.clock.pass_by(60_000)
+        await metal.do("rescue")
+        assert await metal.state() == "failed"
+        with pytest.raises(RequestError, match="its own system's agent is not connected"):
+            await metal.recover()
+        assert await metal.recover(as_it_is=True) == "deployed"
+    metal.first = lambda what, row: None
+    metal.rig.clock.pass_by(60_000)
+    await metal.do("rescue")
+    assert await metal.recover() == "recovering"
+
+
+async def test_a_machine_whose_ramdisk_fell_silent_is_switched_off_before_its_medium_is_taken_out(
+    metal: MetalRig,
+) -> None:
+    await rescued(metal)
+    await metal.rig.machine.ramdisk.disconnect()
+    metal.rig.machine.up = None
+    done = len(metal.acts)
+    assert await metal.recover() == "recovering"
+    assert await ended(metal) == "deployed"
+    assert metal.acts[done:] == [
+        "site: power.setPower off",
+        "site: virtual-media.ejectMedia cd",
+        "site: power.setPower on",
+    ]
 
 
 async def test_a_word_that_was_not_needed_is_not_told(metal: MetalRig) -> None:

@@ -9,6 +9,7 @@ from control_plane.engine.start import Start, start
 from control_plane.metal.bindings import Limits
 from control_plane.metal.remediation import Candidate, Remediation, grounds, held_sites
 from control_plane.metal.rows import find_provision, put_provision
+from control_plane.metal.states import MetalVerb
 from control_plane.nodes import create_node, find_node
 from control_plane.store import Transaction
 from protocol.errors import RequestError
@@ -118,6 +119,24 @@ async def test_a_machine_that_is_on_and_silent_is_reset(opted_in: MetalRig) -> N
     assert await remediation(metal).sweep() == 1
     await metal.finish((await metal.provision()).workflow_id or "")
     assert metal.acts == ["site: power.setPower reset"]
+
+
+async def test_a_machine_that_is_in_service_by_an_operators_word_is_not_reset_for_an_agent_that_was_away_before(
+    opted_in: MetalRig,
+) -> None:
+    metal = opted_in
+    await seen(metal, "on")
+    await metal.rig.machine.off()
+    metal.rig.clock.pass_by(HOUR)
+    await metal.force("failed", verb=MetalVerb.RESCUE)
+    assert await metal.recover(as_it_is=True) == "deployed"
+    metal.rig.clock.pass_by(HOUR)
+    assert await remediation(metal).sweep() == 0
+    await metal.rig.machine.boot("daemon")
+    metal.rig.clock.pass_by(MINUTE)
+    await metal.rig.machine.off()
+    metal.rig.clock.pass_by(11 * MINUTE)
+    assert await remediation(metal).sweep() == 1
 
 
 @pytest.mark.parametrize("why", ["not opted in", "in maintenance", "nobody watches", "released"])

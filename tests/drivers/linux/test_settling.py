@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
+from urllib.parse import urljoin
 
 import msgspec
 import pytest
@@ -16,6 +17,7 @@ from drivers.linux.disk_writer import cover_up
 from drivers.linux.records import DiskRecord, Records
 from protocol.commands import DriverInvoke, Ending, Outcome
 from protocol.errors import OperationError
+from protocol.image_admission import hidden
 from protocol.shapes import Nothing
 from protocol.shapes.deploy import (
     DiskErasure,
@@ -61,12 +63,13 @@ def _disk(machine: Machine) -> None:
     machine.add_disk("sda", 30 * MIB, serial="S-1").write_bytes(b"\xa5" * 30 * MIB)
 
 
-async def written(machine: Machine) -> str:
-    """An image written in full; its address."""
+async def written(machine: Machine, admission: str = "") -> str:
+    """An image written in full; its address. `admission`: it came through the site."""
     with serving(IMAGE) as server:
-        arguments = WriteImage(image=Image(url=server.url, sha256=DIGEST), root_device=RootDeviceHints(name="sda"))
+        url = urljoin(server.url, f"/images/{admission}/{DIGEST}/a.raw") if admission else server.url
+        arguments = WriteImage(image=Image(url=url, sha256=DIGEST), root_device=RootDeviceHints(name="sda"))
         await LinuxDeploy(LinuxConnection(machine.host)).write_image(arguments, call())
-        return server.url
+        return url
 
 
 async def test_a_write_whose_result_was_lost_succeeded(machine: Machine) -> None:
@@ -75,6 +78,13 @@ async def test_a_write_whose_result_was_lost_succeeded(machine: Machine) -> None
     assert ending.outcome is Outcome.SUCCEEDED
     assert ending.result is not None
     assert (ending.result["disk"], ending.result["bytes"], ending.result["checksum"]) == ("sda", len(IMAGE), DIGEST)
+
+
+async def test_a_write_through_the_site_is_known_by_the_command_which_has_no_admission(machine: Machine) -> None:
+    admission = "0123456789" * 4
+    url = await written(machine, admission)
+    ending = await settled(machine, write_command(hidden(url, admission)))
+    assert ending.outcome is Outcome.SUCCEEDED
 
 
 async def test_a_write_of_another_image_is_not_taken_for_it(machine: Machine) -> None:
