@@ -109,19 +109,10 @@ class Paths:
         await self._save()
         return path
 
-    async def make_image(self, node_id: str, digest: str, name: str, origin: str, token: str = "") -> ImagePath:
-        """The machine's path to this image, its time begun anew: under this token, else the one that there is, or a
-        new one."""
-        known = next(
-            (
-                path
-                for path in self._images.values()
-                if (path.node_id, path.digest, path.name) == (node_id, digest, name) and self._good(path) is not None
-            ),
-            None,
-        )
+    async def make_image(self, node_id: str, digest: str, name: str, origin: str, token: str) -> ImagePath:
+        """The machine's path to this image, under what admits to it (`token`), its time begun anew."""
         path = ImagePath(
-            token=token or (known.token if known is not None else secrets.token_hex(20)),
+            token=token,
             node_id=node_id,
             digest=digest,
             name=name,

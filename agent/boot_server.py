@@ -93,9 +93,9 @@ class BootServer:
         await self.start()
         await self.media.arm(node_id)
 
-    async def offer_image(self, node_id: str, digest: str, name: str, origin: str, *, token: str = "") -> str:
+    async def offer_image(self, node_id: str, digest: str, name: str, origin: str, *, token: str) -> str:
         """The address under which the machine fetches the image (`digest`: `sha256-…` or `sha512-…`). `token`: what
-        admits to it; where none is said, the one before, or a new one.
+        admits to it, of 160 bits in hexadecimal.
 
         It is fetched from its origin now where it is not here: the call returns once that has begun well. Raises
         OperationError.

@@ -155,7 +155,7 @@ async def _agent(pipe: Pipe, folder: Path, checksum: str, origin: str) -> None:
     config = Config(state_dir=str(folder / "agent"), boot=boot, images=images)
     config.state.mkdir()
     server = site_boot_server(config, KernelClock(), Tickets(lambda _frame: None))
-    pipe.send(await server.offer_image("node_1", f"sha256-{checksum}", "image.raw", origin))
+    pipe.send(await server.offer_image("node_1", f"sha256-{checksum}", "image.raw", origin, token="0" * 40))
     await asyncio.to_thread(pipe.recv)
     await server.aclose()
 

@@ -11,7 +11,7 @@ import msgspec
 
 from control_plane.engine.records import WorkflowError
 from control_plane.engine.timing import SHARDS, Timing
-from control_plane.metal.states import Residue
+from control_plane.metal.states import UNDER_WAY, Residue
 from control_plane.records import ALL_TENANTS
 from control_plane.store import Transaction
 from protocol.durations import span_words
@@ -179,7 +179,7 @@ def _stalled_nodes(tx: Transaction, asked: _Asked) -> Iterator[Finding]:
             COALESCE(workflows.finished_at, provisions.since)
         FROM provisions JOIN nodes ON nodes.id = provisions.node_id
             LEFT JOIN workflows ON workflows.id = provisions.workflow_id
-        WHERE provisions.state IN ('commissioning', 'deploying', 'releasing', 'rescuing', 'recovering')
+        WHERE provisions.state IN ({UNDER_WAY})
             AND (workflows.id IS NULL OR workflows.state IN ('succeeded', 'failed', 'cancelled'))
             AND COALESCE(workflows.finished_at, provisions.since) < :before {asked.of("provisions")}
         ORDER BY provisions.node_id LIMIT :limit

@@ -9,7 +9,7 @@ from control_plane.engine.states import ACTIVE, WorkflowState
 from control_plane.engine.verbs import steps_of
 from control_plane.events import publish
 from control_plane.metal.rows import Asked, ProvisionRow, get_run, lock_provision, store_provision
-from control_plane.metal.states import GOAL, MetalVerb, ProvisionState, Residue
+from control_plane.metal.states import GOAL, UNDER_WAY, MetalVerb, ProvisionState, Residue
 from control_plane.metal.verbs import (
     LONGEST_CAUSE,
     OWNER,
@@ -75,9 +75,9 @@ def list_unsettled(tx: Transaction, limit: int) -> list[str]:
     """Workflows that ended a while ago, whose node is still shown as moved by them, and that no queue holds: what a
     database that was restored, or put right by hand, may show."""
     rows = tx.all(
-        """
+        f"""
         SELECT workflows.id FROM provisions JOIN workflows ON workflows.id = provisions.workflow_id
-        WHERE (provisions.state IN ('commissioning', 'deploying', 'releasing', 'rescuing', 'recovering')
+        WHERE (provisions.state IN ({UNDER_WAY})
                 OR (provisions.state = 'deployed' AND provisions.verb = 'remediate'
                     AND provisions.origin IS NOT NULL))
             AND workflows.state IN ('succeeded', 'failed', 'cancelled') AND workflows.finished_at < :before
@@ -93,9 +93,9 @@ def list_left_behind(tx: Transaction, limit: int) -> list[tuple[str, str]]:
     """Tenant and id of nodes that are shown as moved by a workflow that is not there any more: nothing else would
     ever lead away from there."""
     rows = tx.all(
-        """
+        f"""
         SELECT tenant_id, node_id FROM provisions
-        WHERE state IN ('commissioning', 'deploying', 'releasing', 'rescuing', 'recovering') AND since < :before
+        WHERE state IN ({UNDER_WAY}) AND since < :before
             AND NOT EXISTS (SELECT 1 FROM workflows WHERE workflows.id = provisions.workflow_id)
         ORDER BY node_id LIMIT :limit
         """,

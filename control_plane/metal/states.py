@@ -23,6 +23,7 @@ __all__ = [
     "GOAL",
     "MOVING",
     "TRANSITIONS",
+    "UNDER_WAY",
     "MetalVerb",
     "Outlook",
     "ProvisionState",
@@ -98,6 +99,9 @@ GOAL: Mapping[MetalVerb, ProvisionState] = {
 BASES = frozenset({_S.ENROLLED, _S.AVAILABLE, _S.DEPLOYED})
 AT_REST = BASES | {_S.RESCUE, _S.FAILED}
 """No workflow moves a node that is in one of these."""
+UNDER_WAY = ", ".join(f"'{state}'" for state in dict.fromkeys(MOVING.values()) if state not in BASES)
+"""For SQL: the states in which a workflow moves a machine. The index `provisions_moving` (migration 0012) has these
+words in this order, and SQLite takes it for no others."""
 
 _STARTS_FROM: Mapping[MetalVerb, frozenset[ProvisionState]] = {
     _V.COMMISSION: frozenset({_S.ENROLLED, _S.AVAILABLE}),

@@ -34,6 +34,11 @@ def digest_of(content: bytes) -> str:
     return f"sha256-{hashlib.sha256(content).hexdigest()}"
 
 
+def admission_of(node: str, digest: str) -> str:
+    """As the control plane gives it: always the same, and another one for each machine and image."""
+    return hashlib.sha256(f"{node} {digest}".encode()).hexdigest()[:40]
+
+
 DIGEST = digest_of(IMAGE)
 HERE = ImageAccess(["127.0.0.1"])
 
@@ -63,7 +68,8 @@ async def client() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 async def offered(site: BootSite, origin: Origin, node: str = "node_1", content: bytes = IMAGE) -> str:
-    return await site.server.offer_image(node, digest_of(content), "debian.raw", origin.url)
+    digest = digest_of(content)
+    return await site.server.offer_image(node, digest, "debian.raw", origin.url, token=admission_of(node, digest))
 
 
 async def fetched(client: aiohttp.ClientSession, url: str, **headers: str) -> tuple[int, bytes]:
@@ -127,7 +133,8 @@ async def test_an_image_known_by_its_sha512_is_kept_too(
     site: BootSite, origin: Origin, client: aiohttp.ClientSession
 ) -> None:
     digest = f"sha512-{hashlib.sha512(IMAGE).hexdigest()}"
-    url = await site.server.offer_image("node_1", digest, "debian.raw", origin.url)
+    admission = admission_of("node_1", digest)
+    url = await site.server.offer_image("node_1", digest, "debian.raw", origin.url, token=admission)
     assert await fetched(client, url) == (200, IMAGE)
 
 
@@ -172,8 +179,11 @@ async def test_what_the_origin_refuses_is_told_at_once(site: BootSite, origin: O
 
 
 async def test_an_origin_that_is_not_there_is_told(site: BootSite) -> None:
+    admission = admission_of("node_1", DIGEST)
     with pytest.raises(OperationError, match="does not give it") as failure:
-        await site.server.offer_image("node_1", DIGEST, "debian.raw", "http://127.0.0.1:9/debian.raw")
+        await site.server.offer_image(
+            "node_1", DIGEST, "debian.raw", "http://127.0.0.1:9/debian.raw", token=admission
+        )
     assert failure.value.code is ErrorCode.UNREACHABLE
 
 
